@@ -1,0 +1,47 @@
+//! The limits that both ends of the link keep, each with its arithmetic.
+
+use std::time::Duration;
+
+/// Largest message that either side puts on the stream. Checked at enqueue: what cannot be sent is set aside.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// What tonic accepts either way: four of the above, so that a limit of ours is met first and explained.
+pub const TRANSPORT_BYTES_MAX: usize = 4 << 20;
+/// Faults in a batch: at about 600 bytes each, 256 make 150 KiB, inside [`BATCH_BYTES_MAX`].
+pub const BATCH_FAULTS_MAX: usize = 256;
+/// Bytes in a batch.
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+/// A signed command: 16 steps and an undo record are about 8 KiB; 64 KiB leaves room and fits an etcd object.
+pub const ENVELOPE_BYTES_MAX: usize = 64 << 10;
+/// Signatures in one envelope: two keys during a rotation, and room for an approver's.
+pub const SIGNATURES_MAX: usize = 8;
+/// Steps of one command.
+pub const STEPS_MAX: usize = 16;
+/// Nodes in one part of a snapshot: at about 1.5 KiB each, 500 make 750 KiB, inside [`MESSAGE_BYTES_MAX`].
+pub const SNAPSHOT_NODES_MAX: usize = 500;
+/// Items of evidence in one message.
+pub const EVIDENCE_MAX: usize = 256;
+/// A fault's code.
+pub const CODE_BYTES_MAX: usize = 128;
+/// A fault's source, for people.
+pub const SOURCE_BYTES_MAX: usize = 256;
+/// A fault's detail: what the source itself said.
+pub const DETAIL_BYTES_MAX: usize = 512;
+/// A reason in a status.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// A policy document.
+pub const POLICY_BYTES_MAX: usize = 256 << 10;
+/// Faults that a spoke may have sent and not had acked: four full batches.
+pub const CREDIT: u32 = 1024;
+
+/// How often either side says that it lives. Three missed ones make [`DEAD_AFTER`].
+pub const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Silence after which a stream is torn down.
+pub const DEAD_AFTER: Duration = Duration::from_secs(45);
+/// First wait before attaching again; doubled up to [`RECONNECT_MAX`], with full jitter.
+pub const RECONNECT_BASE: Duration = Duration::from_secs(1);
+/// Longest wait before attaching again.
+pub const RECONNECT_MAX: Duration = Duration::from_secs(30);
+/// Largest uncertainty of the spoke's view of hub time at which it still starts something harmful.
+pub const CLOCK_UNCERTAINTY_MAX: Duration = Duration::from_secs(30);
+/// No command may be good for longer than this.
+pub const COMMAND_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -1,0 +1,4 @@
+//! The pure half of the spoke: what it sees, what that means, what may be done. No IO, no clock, no async runtime:
+//! time is an argument, bytes come in as slices, and every answer is a value that the caller may log, journal or send.
+
+pub mod scrape;

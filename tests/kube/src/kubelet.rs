@@ -1,0 +1,289 @@
+//! The stand-in for the kubelets of a test's nodes: registers them, runs bound pods, ends deleted ones.
+//! A task on the caller's runtime that uses a plain kube client, so it works on any cluster.
+//! Runs no containers and renews no heartbeats; touches no pod or node that is not its own.
+//! A pod says by annotation how its containers end: see `pod::EXIT_AFTER_MS` and `pod::HANG`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+pub use node::NodeSpec;
+use node::Identity;
+use pod::Duty;
+pub use pod::{EXIT_AFTER_MS, HANG, NEVER_READY};
+
+mod node;
+mod pod;
+
+/// Before a watch that broke is opened again: short, since a test waits for it.
+const REWATCH: Duration = Duration::from_millis(100);
+
+/// The taint that admission puts on every new node, and that a kubelet's first report removes.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// The kubelets of some nodes. They stop when this is dropped; nodes and pods stay as they are.
+#[derive(Debug)]
+pub struct Kubelet {
+    shared: Arc<Shared>,
+    watching: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: ClientOf,
+    machines: Mutex<BTreeMap<String, Machine>>,
+    stopping: Mutex<BTreeMap<String, Stopping>>,
+}
+
+/// One machine and whether its kubelet answers.
+#[derive(Debug, Clone)]
+struct Machine {
+    spec: NodeSpec,
+    identity: Identity,
+    dead: bool,
+}
+
+/// A deleted pod's last moments.
+#[derive(Debug)]
+struct Stopping {
+    at: Instant,
+    task: JoinHandle<()>,
+}
+
+impl Kubelet {
+    /// Registers `nodes`, which must not exist, and looks after them.
+    pub async fn start(client: Client, nodes: Vec<NodeSpec>) -> Result<Self, kube::Error> {
+        let shared = Arc::new(Shared {
+            client: ClientOf(client),
+            machines: Mutex::default(),
+            stopping: Mutex::default(),
+        });
+        let watching = tokio::spawn(watch(Arc::clone(&shared)));
+        let kubelet = Self { shared, watching };
+        for node in nodes {
+            kubelet.add_node(node).await?;
+        }
+        Ok(kubelet)
+    }
+
+    /// Registers one more node.
+    pub async fn add_node(&self, spec: NodeSpec) -> Result<(), kube::Error> {
+        let machine = Machine { spec, identity: Identity::new_machine(), dead: false };
+        self.register(machine).await
+    }
+
+    /// The machine restarts: new boot id, its containers start once more, stopping pods are gone.
+    ///
+    /// # Panics
+    /// When the node is not one of ours.
+    pub async fn reboot(&self, name: &str) -> Result<(), kube::Error> {
+        let machine = self.shared.change(name, |machine| {
+            machine.identity = machine.identity.rebooted();
+            machine.dead = false;
+        });
+        let status = node::status(&machine.spec, &machine.identity, &now());
+        self.patch_node_status(name, json!({ "status": status })).await?;
+        self.restart_pods(name).await
+    }
+
+    /// Another machine takes the node's name: the Node gets a new UID, the pods bound to the name stay
+    /// and start there.
+    ///
+    /// # Panics
+    /// When the node is not one of ours.
+    pub async fn replace_node(&self, name: &str) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.shared.client());
+        nodes.delete(name, &DeleteParams::default()).await?;
+        let machine = self.shared.change(name, |machine| {
+            machine.identity = Identity::new_machine();
+            machine.dead = false;
+        });
+        self.register(machine).await?;
+        self.restart_pods(name).await
+    }
+
+    /// The kubelet of this node answers nobody any more: pods deleted there stay for ever.
+    ///
+    /// # Panics
+    /// When the node is not one of ours.
+    pub async fn die(&self, name: &str) -> Result<(), kube::Error> {
+        self.shared.change(name, |machine| machine.dead = true);
+        self.set_ready(name, false).await
+    }
+
+    /// Sets the node's Ready condition.
+    pub async fn set_ready(&self, name: &str, ready: bool) -> Result<(), kube::Error> {
+        self.patch_node_status(name, json!({ "status": { "conditions": node::conditions(ready, &now()) } })).await
+    }
+
+    /// Sets how many GPUs the device plugin reports as usable; capacity stays.
+    pub async fn set_allocatable_gpus(&self, name: &str, gpus: u32) -> Result<(), kube::Error> {
+        let allocatable = json!({ "nvidia.com/gpu": gpus.to_string() });
+        self.patch_node_status(name, json!({ "status": { "allocatable": allocatable } })).await
+    }
+
+    async fn register(&self, machine: Machine) -> Result<(), kube::Error> {
+        let manifest = node::manifest(&machine.spec, &machine.identity, &now());
+        let manifest: Node = serde_json::from_value(manifest).map_err(kube::Error::SerdeError)?;
+        let name = machine.spec.name.clone();
+        lock(&self.shared.machines).insert(name, machine);
+        let nodes: Api<Node> = Api::all(self.shared.client());
+        let created = nodes.create(&PostParams::default(), &manifest).await?;
+        remove_not_ready(&nodes, created).await
+    }
+
+    async fn patch_node_status(&self, name: &str, patch: serde_json::Value) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.shared.client());
+        // Strategic: conditions that others own (merged by type) stay.
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    async fn restart_pods(&self, node: &str) -> Result<(), kube::Error> {
+        let pods: Api<Pod> = Api::all(self.shared.client());
+        let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        for pod in pods.list(&bound).await? {
+            match pod::duty(&pod) {
+                Duty::Stop(_) | Duty::Hang => self.shared.remove(&pod).await,
+                Duty::Start => self.shared.set_status(&pod, pod::running(&pod, 0, &now())).await,
+                Duty::Keep => self.shared.set_status(&pod, pod::running(&pod, 1, &now())).await,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        self.watching.abort();
+        for stopping in lock(&self.shared.stopping).values() {
+            stopping.task.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn client(&self) -> Client {
+        self.client.0.clone()
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Machine)) -> Machine {
+        let mut machines = lock(&self.machines);
+        let machine = machines.get_mut(name).unwrap_or_else(|| panic!("{name} is not one of ours"));
+        change(machine);
+        machine.clone()
+    }
+
+    fn is_alive(&self, node: &str) -> bool {
+        lock(&self.machines).get(node).is_some_and(|machine| !machine.dead)
+    }
+
+    async fn see(self: &Arc<Self>, pod: Pod) {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        if !self.is_alive(node) {
+            return;
+        }
+        match pod::duty(&pod) {
+            Duty::Start => self.set_status(&pod, pod::running(&pod, 0, &now())).await,
+            Duty::Stop(after) => self.stop(pod, after),
+            Duty::Keep | Duty::Hang => {}
+        }
+    }
+
+    /// Ends the pod after a while; a later deletion with a shorter grace brings that forward.
+    fn stop(self: &Arc<Self>, pod: Pod, after: Duration) {
+        let at = Instant::now() + after;
+        let uid = pod.uid().unwrap_or_default();
+        let mut stopping = lock(&self.stopping);
+        if let Some(earlier) = stopping.get(&uid) {
+            if earlier.at <= at || earlier.task.is_finished() {
+                return;
+            }
+            earlier.task.abort();
+        }
+        let shared = Arc::clone(self);
+        let task = tokio::spawn(async move {
+            tokio::time::sleep_until(at).await;
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+            if shared.is_alive(&node) {
+                shared.set_status(&pod, pod::stopped(&pod, &now())).await;
+                shared.remove(&pod).await;
+            }
+        });
+        stopping.insert(uid, Stopping { at, task });
+    }
+
+    /// Deletes what has ended, by UID and without grace. Gone already, or a namesake: as good.
+    async fn remove(&self, pod: &Pod) {
+        let options = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        self.pods_beside(pod).delete(&pod.name_any(), &options).await.ok();
+    }
+
+    /// A pod that is gone by now, or a namesake, needs no status from us.
+    async fn set_status(&self, pod: &Pod, patch: serde_json::Value) {
+        let pods = self.pods_beside(pod);
+        pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.ok();
+    }
+
+    fn pods_beside(&self, pod: &Pod) -> Api<Pod> {
+        Api::namespaced(self.client(), &pod.namespace().unwrap_or_default())
+    }
+}
+
+/// Sees every pod of the cluster, acts on those of our nodes; a broken watch is opened again.
+async fn watch(shared: Arc<Shared>) {
+    loop {
+        let pods: Api<Pod> = Api::all(shared.client());
+        let mut events = watcher(pods, watcher::Config::default()).boxed();
+        while let Ok(Some(event)) = events.try_next().await {
+            if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
+                shared.see(pod).await;
+            }
+        }
+        tokio::time::sleep(REWATCH).await;
+    }
+}
+
+async fn remove_not_ready(nodes: &Api<Node>, node: Node) -> Result<(), kube::Error> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    if taints.iter().all(|taint| taint.key != NOT_READY) {
+        return Ok(());
+    }
+    let kept: Vec<_> = taints.into_iter().filter(|taint| taint.key != NOT_READY).collect();
+    let patch = json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version },
+        "spec": { "taints": kept },
+    });
+    nodes.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+fn now() -> String {
+    chrono::Utc::now().to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A client says nothing useful of itself when it is printed.
+struct ClientOf(Client);
+
+impl std::fmt::Debug for ClientOf {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Client")
+    }
+}

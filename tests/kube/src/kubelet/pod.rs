@@ -1,0 +1,163 @@
+//! What a kubelet makes of one pod: is it to be started, and when is it gone after its deletion.
+//! Pure: reads a pod, gives a decision or a patch; time spans come from the pod itself.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+/// Milliseconds that the containers need to exit once told to; without it they use up the whole grace.
+pub const EXIT_AFTER_MS: &str = "kubesim.gpu-selfhealing.io/exit-after-ms";
+
+/// `true`: the containers never exit, not even when the grace is over.
+pub const HANG: &str = "kubesim.gpu-selfhealing.io/hang";
+
+/// `true`: the pod runs but never becomes ready.
+pub const NEVER_READY: &str = "kubesim.gpu-selfhealing.io/never-ready";
+
+/// What is to be done about a pod that is bound to one of our nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Its containers are to be started.
+    Start,
+    /// Nothing changes.
+    Keep,
+    /// Its containers are stopping and will be gone after this long.
+    Stop(Duration),
+    /// Its containers are stopping and will never be gone.
+    Hang,
+}
+
+pub(crate) fn duty(pod: &Pod) -> Duty {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return stopping(pod);
+    }
+    match phase(pod) {
+        "Pending" | "" => Duty::Start,
+        _ => Duty::Keep,
+    }
+}
+
+fn stopping(pod: &Pod) -> Duty {
+    if annotation(pod, HANG) == Some("true") {
+        return Duty::Hang;
+    }
+    let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0).max(0).unsigned_abs();
+    let grace = Duration::from_secs(grace);
+    let exit = annotation(pod, EXIT_AFTER_MS).and_then(|text| text.parse().ok()).map(Duration::from_millis);
+    Duty::Stop(exit.map_or(grace, |exit| exit.min(grace)))
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn container_names(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.map(|container| (container.name.as_str(), container.image.as_deref().unwrap_or_default()))
+}
+
+/// Merge patch of the status of a pod whose containers run; `restarts` counts earlier starts.
+pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
+    let ready = annotation(pod, NEVER_READY) != Some("true");
+    let statuses: Vec<Value> = container_names(pod)
+        .map(|(name, image)| {
+            json!({
+                "name": name, "image": image, "imageID": image, "ready": ready, "started": true,
+                "restartCount": restarts,
+                "containerID": format!("stand-in://{}", uuid::Uuid::new_v4().simple()),
+                "state": { "running": { "startedAt": now } },
+            })
+        })
+        .collect();
+    status_patch(pod, json!({
+        "phase": "Running",
+        "startTime": now,
+        "hostIP": "127.0.0.1", "hostIPs": [{ "ip": "127.0.0.1" }],
+        "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }],
+        "conditions": conditions(ready, now),
+        "containerStatuses": statuses,
+    }))
+}
+
+/// Merge patch of the status of a pod whose containers have exited after their SIGTERM.
+pub(crate) fn stopped(pod: &Pod, now: &str) -> Value {
+    let statuses: Vec<Value> = container_names(pod)
+        .map(|(name, image)| {
+            json!({
+                "name": name, "image": image, "imageID": image, "ready": false, "started": false,
+                "restartCount": 0,
+                "state": { "terminated": { "exitCode": 0, "reason": "Completed", "finishedAt": now } },
+            })
+        })
+        .collect();
+    status_patch(pod, json!({
+        "phase": "Succeeded",
+        "conditions": conditions(false, now),
+        "containerStatuses": statuses,
+    }))
+}
+
+/// Bound to the pod's UID: a namesake that has come since must not get this status.
+fn status_patch(pod: &Pod, status: Value) -> Value {
+    json!({ "metadata": { "uid": pod.metadata.uid }, "status": status })
+}
+
+fn conditions(ready: bool, now: &str) -> Value {
+    let condition = |kind: &str, holds: bool| {
+        json!({ "type": kind, "status": if holds { "True" } else { "False" }, "lastTransitionTime": now })
+    };
+    json!([
+        condition("PodScheduled", true),
+        condition("Initialized", true),
+        condition("ContainersReady", ready),
+        condition("Ready", ready),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(grace: Option<i64>, annotations: &[(&str, &str)], phase: &str) -> Pod {
+        let annotations: serde_json::Map<String, Value> =
+            annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let mut pod = json!({
+            "metadata": { "name": "p", "uid": "u", "annotations": annotations },
+            "spec": { "containers": [{ "name": "c" }] },
+            "status": { "phase": phase },
+        });
+        if let Some(grace) = grace {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        }
+        serde_json::from_value(pod).expect("it is a pod")
+    }
+
+    #[test]
+    fn a_deleted_pod_uses_up_its_grace_unless_it_says_otherwise() {
+        assert_eq!(duty(&pod(Some(30), &[], "Running")), Duty::Stop(Duration::from_secs(30)));
+        assert_eq!(duty(&pod(Some(30), &[(EXIT_AFTER_MS, "250")], "Running")), Duty::Stop(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn a_slow_exit_is_cut_off_at_the_grace() {
+        assert_eq!(duty(&pod(Some(1), &[(EXIT_AFTER_MS, "60000")], "Running")), Duty::Stop(Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_hanging_pod_never_goes() {
+        assert_eq!(duty(&pod(Some(1), &[(HANG, "true")], "Running")), Duty::Hang);
+    }
+
+    #[test]
+    fn only_a_pending_pod_is_started() {
+        assert_eq!(duty(&pod(None, &[], "Pending")), Duty::Start);
+        assert_eq!(duty(&pod(None, &[], "Running")), Duty::Keep);
+        assert_eq!(duty(&pod(None, &[], "Succeeded")), Duty::Keep);
+    }
+}
