@@ -66,7 +66,9 @@ impl Files {
         files.put("ca.crt", &files.ca_pem)?;
         files.put("serving.crt", &cert_pem)?;
         files.put("serving.key", &key_pem)?;
-        files.put("service-accounts.key", &KeyPair::generate()?.serialize_pem())?;
+        let service_accounts = KeyPair::generate()?;
+        files.put("service-accounts.key", &service_accounts.serialize_pem())?;
+        files.put("service-accounts.pub", &service_accounts.public_key_pem())?;
         files.put("tokens.csv", &files.tokens())?;
         files.put("audit-policy.json", &audit_policy().to_string())?;
         files.put("scheduler.json", &files.scheduler_config().to_string())?;

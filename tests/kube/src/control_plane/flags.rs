@@ -47,7 +47,7 @@ pub(super) fn api_server(files: &Files, etcd_port: u16, port: u16) -> Vec<String
         files.flag("token-auth-file", "tokens.csv"),
         "--authorization-mode=RBAC".into(),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
-        files.flag("service-account-key-file", "service-accounts.key"),
+        files.flag("service-account-key-file", "service-accounts.pub"),
         files.flag("service-account-signing-key-file", "service-accounts.key"),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         "--endpoint-reconciler-type=none".into(),
