@@ -1,1 +1,21 @@
-//! To be written.
+//! The hub: takes faults from spokes, keeps them in Postgres, decides, signs commands and hands them out.
+//! Stages never call each other: they meet in Postgres, and one may wake the next. All SQL is in `store`, the wall clock
+//! in `clock`, private keys in `sign`, flags in `args`.
+
+pub mod app;
+pub mod args;
+pub mod clock;
+pub mod decide;
+pub mod deliver;
+pub mod fleet;
+pub mod http;
+pub mod identity;
+pub mod ingest;
+pub mod link;
+pub mod metrics;
+pub mod policy_file;
+pub mod settle;
+pub mod sign;
+pub mod store;
+pub mod tls;
+pub mod wake;

@@ -1,0 +1,1 @@
+//! Stage 5: judges nodes that are due and commits what follows.

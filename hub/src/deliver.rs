@@ -1,0 +1,1 @@
+//! Stage 7: due envelopes to the stream of their cluster's leader.

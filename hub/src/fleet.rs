@@ -1,0 +1,1 @@
+//! The API for people and tools.

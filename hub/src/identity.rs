@@ -1,0 +1,1 @@
+//! Who a peer is: its certificate's SPIFFE URI.

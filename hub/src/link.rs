@@ -1,0 +1,1 @@
+//! The stream between hub and spokes.

@@ -1,0 +1,3 @@
+//! `gpuheal-hub`: everything is in the library.
+
+fn main() {}

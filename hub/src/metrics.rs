@@ -1,0 +1,1 @@
+//! Every metric of the hub, with a sentence each.

@@ -1,0 +1,1 @@
+//! Stage 10: what spokes report becomes the state of commands and incidents.

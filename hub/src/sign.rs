@@ -1,0 +1,1 @@
+//! Stage 6: commands to signed envelopes. The only holder of private keys.

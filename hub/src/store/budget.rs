@@ -1,0 +1,1 @@
+//! Guarded counters: how many nodes are out, per scope, and who holds them.

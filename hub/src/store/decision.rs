@@ -1,0 +1,1 @@
+//! Decisions and the commands that follow from them.

@@ -1,0 +1,1 @@
+//! Faults, their episodes and witnesses, and the streams they came by.

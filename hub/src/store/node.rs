@@ -1,0 +1,1 @@
+//! The inventory: clusters, nodes, and which nodes are due to be judged.

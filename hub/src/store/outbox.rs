@@ -1,0 +1,1 @@
+//! Commands to sign, to send and to send again.

@@ -1,0 +1,1 @@
+//! Who is attached, and which session owns a cluster's leader.

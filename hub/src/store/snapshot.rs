@@ -1,0 +1,1 @@
+//! All that a decision looks at, read in one go.
