@@ -166,7 +166,7 @@ pub fn decode<'a>(page: &'a [u8], aliases: &Aliases) -> Result<Page<'a>, exposit
         };
         let placed = place.and_then(|(entity, labels)| {
             let value = alias.metric.accept(row.value * alias.scale).map_err(Skip::NoReading)?;
-            let sample = sample(inventory.gpu_of(entity), labels, alias.metric, value, row.timestamp_ms);
+            let sample = sample(inventory.gpu_of(entity), &labels, alias.metric, value, row.timestamp_ms);
             inventory.keep(entity, sample, &mut out.samples)
         });
         if let Err(reason) = placed {

@@ -89,7 +89,7 @@ impl<'a> Rows<'a> {
         let text = std::str::from_utf8(line).map_err(|_| Reason::NotUtf8)?;
         let name_end = memchr::memchr3(b'{', b' ', b'\t', line).ok_or(Reason::ValueMissing)?;
         let name = &text[..name_end];
-        if name != self.name {
+        if name.is_empty() || name != self.name {
             if !is_name(name) {
                 return Err(Reason::BadName);
             }

@@ -51,7 +51,8 @@ pub(super) struct Inventory<'a> {
     expected: usize,
 }
 
-type Placed<'p, 'a> = Result<(EntityId, &'p Parsed<'a>), Skip>;
+/// Where a row belongs and what its labels say.
+type Placed<'a> = Result<(EntityId, Parsed<'a>), Skip>;
 
 impl<'a> Inventory<'a> {
     /// The next row is the first of another metric.
@@ -64,11 +65,112 @@ impl<'a> Inventory<'a> {
     }
 
     /// Finds or adds the GPU, and the instance, that the labels name.
-    pub(super) fn place(&mut self, labels: Labels<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<Placed<'static, 'a>, LabelsMalformed>
-    where
-        Parsed<'a>: 'static,
+    pub(super) fn place(&mut self, labels: Labels<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<Placed<'a>, LabelsMalformed> {
+        let until = self.texts.len().min(self.expected + LOOK_AHEAD);
+        let ahead = self.texts[self.expected.min(until)..until].iter().position(|known| known.raw == labels.raw());
+        if let Some(ahead) = ahead {
+            let known = &self.texts[self.expected + ahead];
+            self.expected += ahead + 1;
+            return Ok(known.place.map(|entity| (entity, known.labels)));
+        }
+        let parsed = Parsed::read(labels)?;
+        let place = self.entity(&parsed, gpus);
+        if self.texts.len() < TEXTS_MAX {
+            self.texts.push(Known { raw: labels.raw(), place, labels: parsed });
+        }
+        Ok(place.map(|entity| (entity, parsed)))
+    }
+
+    /// Takes a sample in, unless the same reading is there: then the greater of the two stays.
+    pub(super) fn keep(&mut self, at: EntityId, sample: GpuSample<'a>, samples: &mut Vec<GpuSample<'a>>) -> Result<(), Skip> {
+        let entity = &mut self.entities[at.0];
+        let before = if sample.detail == Detail::Plain {
+            entity.plain[sample.metric as usize].checked_sub(1)
+        } else {
+            let same = |at: &&u32| {
+                let other = &samples[**at as usize];
+                other.metric == sample.metric && other.detail == sample.detail
+            };
+            entity.detailed.iter().find(same).copied()
+        };
+        if let Some(before) = before {
+            let before = &mut samples[before as usize];
+            before.value = before.value.max(sample.value);
+            return Err(Skip::Duplicate);
+        }
+        let at = u32::try_from(samples.len()).map_err(|_| Skip::TooMany)?;
+        if sample.detail == Detail::Plain {
+            entity.plain[sample.metric as usize] = at + 1;
+        } else if entity.detailed.len() < DETAILS_MAX {
+            entity.detailed.push(at);
+        } else {
+            return Err(Skip::TooMany);
+        }
+        samples.push(sample);
+        Ok(())
+    }
+
+    fn entity(&mut self, labels: &Parsed<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<EntityId, Skip> {
+        let gpu = find_or_add(labels, gpus)?;
+        let row = &mut gpus[usize::from(gpu)];
+        if let Some(mig) = labels.mig
+            && row.mig.iter().all(|known| known.id != mig.id)
+        {
+            if row.mig.len() >= MIGS_MAX {
+                return Err(Skip::TooMany);
+            }
+            row.mig.push(mig);
+        }
+        if let Some(workload) = labels.workload()
+            && row.workloads.len() < WORKLOADS_MAX
+            && !row.workloads.contains(&workload)
+        {
+            row.workloads.push(workload);
+        }
+        let mig = labels.mig.map(|mig| mig.id);
+        let known = self.entities.iter().position(|entity| entity.gpu == gpu && entity.mig == mig);
+        Ok(EntityId(known.unwrap_or_else(|| {
+            self.entities.push(Entity { gpu, mig, plain: vec![0; Metric::ALL.len()], detailed: Vec::new() });
+            self.entities.len() - 1
+        })))
+    }
+}
+
+fn find_or_add<'a>(labels: &Parsed<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<u16, Skip> {
+    if !labels.names_gpu() {
+        return Err(Skip::NoGpu);
+    }
+    let at = match gpus.iter().position(|row| is_same(row, labels)) {
+        Some(at) => at,
+        None if gpus.len() < GPUS_MAX => {
+            gpus.push(GpuRow::default());
+            gpus.len() - 1
+        }
+        None => return Err(Skip::TooMany),
+    };
+    let row = &mut gpus[at];
+    // Rows tell different amounts: link rows have no model, for one.
+    row.uuid = row.uuid.or(labels.uuid);
+    row.slot = row.slot.or(labels.slot);
+    row.index_hint = row.index_hint.or(labels.index);
+    row.model = row.model.or(labels.model);
+    row.driver = row.driver.or(labels.driver);
+    row.hostname_hint = row.hostname_hint.or(labels.hostname);
+    u16::try_from(at).map_err(|_| Skip::TooMany)
+}
+
+/// Compares by the surest mark that both sides have. Two hosts on one page may both have a GPU 0 and the same slots.
+fn is_same(row: &GpuRow<'_>, labels: &Parsed<'_>) -> bool {
+    if let (Some(a), Some(b)) = (row.uuid, labels.uuid) {
+        return a == b;
+    }
+    if let (Some(a), Some(b)) = (row.hostname_hint, labels.hostname)
+        && a != b
     {
-        let _ = (labels, gpus);
-        unimplemented!()
+        return false;
+    }
+    match (row.slot, labels.slot) {
+        (Some(a), Some(b)) => a == b,
+        _ => row.index_hint.is_some() && row.index_hint == labels.index,
     }
 }
