@@ -1,1 +1,28 @@
-//! To be written.
+//! The spoke: sees one cluster's GPUs, tells the hub, and does there what the hub signed. The pure half, parsers,
+//! detectors, checks and plans, is in `gpuheal-spoke-core`; here are files, sockets, clocks and the Kubernetes API.
+//! A spoke never decides to harm anything on its own.
+
+pub mod app;
+pub mod args;
+pub mod ceiling;
+pub mod clock;
+pub mod derive;
+pub mod elector;
+pub mod events;
+pub mod execute;
+pub mod fence;
+pub mod healaction;
+pub mod http;
+pub mod identity;
+pub mod journal;
+pub mod kube_client;
+pub mod link;
+pub mod metrics;
+pub mod ports;
+pub mod report;
+pub mod scrape;
+pub mod send;
+pub mod settings;
+pub mod state;
+pub mod verify;
+pub mod watch;

@@ -1,0 +1,104 @@
+//! The only place that reads a clock. Wall time is for people and records; deadlines of commands are judged by hub
+//! time: the database's clock as of Welcome plus CLOCK_BOOTTIME since, which neither a clock step nor a suspend stops.
+
+use std::{
+    sync::{Arc, RwLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use gpuheal_proto::time::Timestamp;
+
+/// Drift that two good clocks may have against each other: 200 ppm is four times what a cheap crystal has.
+const DRIFT_PPM: u32 = 200;
+
+/// This machine's wall clock: for records and people, never for a deadline.
+#[must_use]
+pub fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH.after(since)
+}
+
+/// Time since boot, suspend included.
+#[must_use]
+pub fn boottime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let secs = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(secs, nanos)
+}
+
+/// One reading of the hub's clock.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    server: Timestamp,
+    boot: Duration,
+    /// Half of the round trip in which it was read.
+    error: Duration,
+}
+
+/// The hub's clock as this spoke knows it. Shared; one writer (the link), many readers.
+#[derive(Debug, Default)]
+pub struct HubClock {
+    reading: RwLock<Option<Reading>>,
+}
+
+impl HubClock {
+    /// A clock that has not been set.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Takes `server` as the hub's time now, read over a round trip of `rtt`.
+    pub fn set(&self, server: Timestamp, rtt: Duration) {
+        self.set_at(server, rtt, boottime());
+    }
+
+    /// The hub's time and how wrong it may be either way; nothing before the first Welcome.
+    #[must_use]
+    pub fn now(&self) -> Option<(Timestamp, Duration)> {
+        self.now_at(boottime())
+    }
+
+    fn set_at(&self, server: Timestamp, rtt: Duration, boot: Duration) {
+        // The answer was written about half a round trip before it was read.
+        let reading = Reading { server: server.after(rtt / 2), boot, error: rtt / 2 };
+        *self.reading.write().expect("no holder of this lock panics") = Some(reading);
+    }
+
+    fn now_at(&self, boot: Duration) -> Option<(Timestamp, Duration)> {
+        let reading = (*self.reading.read().expect("no holder of this lock panics"))?;
+        let age = boot.saturating_sub(reading.boot);
+        Some((reading.server.after(age), reading.error + age * DRIFT_PPM / 1_000_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn secs(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    #[test]
+    fn hub_time_is_unknown_until_it_is_told() {
+        assert_eq!(HubClock::new().now(), None);
+    }
+
+    #[test]
+    fn hub_time_goes_on_by_boottime_and_grows_uncertain_with_age() {
+        let clock = HubClock::new();
+        let server = Timestamp::from_unix_ms(1_000_000);
+        clock.set_at(server, secs(2), secs(10));
+        assert_eq!(clock.now_at(secs(10)), Some((server.after(secs(1)), secs(1))));
+        // 200 ppm of 10,000 s are 2 s.
+        assert_eq!(clock.now_at(secs(10_010)), Some((server.after(secs(10_001)), secs(3))));
+    }
+
+    #[test]
+    fn boottime_never_goes_back() {
+        let first = boottime();
+        assert!(boottime() >= first);
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the spoke's parts meet: what link, elector, hand and derive say to each other, and nothing else. No logic.
+
+use bytes::Bytes;
+use gpuheal_proto::{ids::FaultKey, link::v1};
+
+/// From the link to the hand: what the hub sent, unchecked.
+#[derive(Clone, Debug)]
+pub enum Down {
+    /// The bytes of a DSSE envelope around a command.
+    Command(Bytes),
+    /// The bytes of a DSSE envelope around a cancellation.
+    Cancel(Bytes),
+    /// The hub has committed a status: it need not be reported again.
+    StatusAck(v1::StatusAck),
+}
+
+/// From the elector to everyone: does this replica lead, and by which transition of the Lease?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leadership {
+    /// Another replica leads, or none.
+    Standby,
+    /// This one does.
+    Leading {
+        /// `spec.leaseTransitions` of the Lease as we hold it: the proof of leadership that the hub compares.
+        lease_transitions: u64,
+    },
+}
+
+impl Leadership {
+    /// The Lease's transitions when this replica leads.
+    #[must_use]
+    pub const fn transitions(self) -> Option<u64> {
+        match self {
+            Self::Standby => None,
+            Self::Leading { lease_transitions } => Some(lease_transitions),
+        }
+    }
+}
+
+/// How a fault stands by its own source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Its source is fresh and still shows it.
+    Present,
+    /// Its source is fresh and shows it no more.
+    Cleared,
+    /// Its source is stale, or nobody here knows the fault.
+    Unknown,
+}
+
+/// What verify asks of derive before harm is done.
+pub trait FaultView: Send + Sync {
+    /// How `key` stands now.
+    fn standing(&self, key: &FaultKey) -> Standing;
+}
+
+/// From the link to everyone: is the hub there? A new `generation` or `report_again` asks the hand to report every
+/// status that is not acked yet; statuses given to a detached link are dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// The session's generation, or nothing while no hub answers.
+    pub generation: Option<u64>,
+    /// The hub's term as Welcome told it last.
+    pub hub_term: u64,
+    /// Rises when the hub asks for open commands by Resync.
+    pub report_again: u64,
+}
+
+/// From the hand to the link, for Hello: the highest numbers seen and the HealActions without a final state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Highest hub term in the fence.
+    pub hub_term: u64,
+    /// Highest cmd_seq in HealActions.
+    pub cmd_seq: u64,
+    /// Version of the trust bundle in force.
+    pub trust_version: u64,
+    /// Ids of HealActions without a final state, at most 4096.
+    pub open_commands: Vec<String>,
+}
+
+/// The cluster owner's ConfigMap as it was read; parsed by whoever needs a part of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalConfig {
+    /// Of the ConfigMap; empty when there is none.
+    pub resource_version: String,
+    /// Text of key `config.yaml`; empty when there is none.
+    pub yaml: String,
+}
