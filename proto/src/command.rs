@@ -51,7 +51,7 @@ pub struct Command {
 }
 
 /// The moments of a command, each after the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Times {
     /// When it was made.
     pub created: Timestamp,

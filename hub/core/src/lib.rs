@@ -1,1 +1,9 @@
-//! To be written.
+//! What the hub decides, and why: policy, classification, corroboration, incidents, budgets, cooldowns, the audit chain.
+//! Pure: no IO, no clock, no chance; time is an argument and ids come from content. The hub's stages call it.
+
+pub mod budget;
+pub mod cooldown;
+pub mod decide;
+pub mod incident;
+pub mod policy;
+pub mod snapshot;

@@ -1,0 +1,255 @@
+//! The decision about one node: snapshot, policy and moment in; incident, commands, reasons out. Pure: the same
+//! question has the same answer, live, in `explain`, and in a replay. Ids are derived from content.
+
+use gpuheal_proto::{
+    command::{Step, Times},
+    fault::{GpuRef, NodeRef},
+    ids::{CommandId, FaultKey, IncidentId},
+    time::Timestamp,
+    words::{Action, Level, Mode},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cooldown::CooldownOp,
+    incident::IncidentState,
+    policy::Policy,
+    snapshot::{Settled, Snapshot},
+};
+
+/// All that follows from one look at one node. The hub stores it in one transaction, or not at all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The incident to open or to update; `None`: there is none and none is needed.
+    pub incident: Option<IncidentChange>,
+    /// Commands to store as PROPOSED, in order.
+    pub commands: Vec<PlannedCommand>,
+    /// Commands to call off.
+    pub cancel: Vec<CancelCommand>,
+    /// What happens to the node's place in the budgets.
+    pub budget: BudgetOp,
+    /// What happens to the node's cooldown row.
+    pub cooldown: CooldownOp,
+    /// When to look again if nothing else happens first.
+    pub recheck_at: Option<Timestamp>,
+    /// What people should hear.
+    pub notify: Vec<Notice>,
+    /// Why, most important first, with numbers.
+    pub reasons: Vec<String>,
+    /// What would have to be different for more to be done.
+    pub would_change: Vec<String>,
+    /// What became of each fault.
+    pub verdicts: Vec<Verdict>,
+    /// Faults whose episode is done with, since the incident closes.
+    pub settle: Vec<SettleFault>,
+    /// The answer to a person's request, when there was one.
+    pub request: Option<RequestOutcome>,
+    /// The policy that spoke.
+    pub policy_revision: u64,
+}
+
+/// The incident after the decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IncidentChange {
+    /// Which.
+    pub id: IncidentId,
+    /// It is new.
+    pub opens: bool,
+    /// Something of it changed: this is a decision with a number of its own. Otherwise only `recheck_at` moves.
+    pub changed: bool,
+    /// The number of this decision, or of the last one when nothing changed.
+    pub decision_no: u32,
+    /// Where it stands now. Closed when the state says so.
+    pub state: IncidentState,
+    /// The worst level so far.
+    pub level: Level,
+    /// A person asked for it.
+    pub manual: bool,
+    /// The faults it holds now.
+    pub fault_keys: Vec<FaultKey>,
+    /// Why it stands there, with numbers.
+    pub reason: String,
+}
+
+/// A command to store and sign. The store adds what only it knows: `cmd_seq`, epochs, term.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedCommand {
+    /// Derived from the key and the moment.
+    pub id: CommandId,
+    /// Unique in the store: H(incident, decision, action).
+    pub idempotency_key: String,
+    /// What for.
+    pub action: Action,
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Where.
+    pub node: NodeRef,
+    /// Which GPU, when the faults are one GPU's.
+    pub gpu: Option<GpuRef>,
+    /// `P0`, `P1`, `P2` or `manual`.
+    pub level: String,
+    /// Why, with numbers.
+    pub reason: String,
+    /// Faults whose own source must not have cleared them by then.
+    pub fault_keys: Vec<FaultKey>,
+    /// A person's waiver of the cooldown.
+    pub ignore_cooldown: bool,
+    /// Its moments.
+    pub times: Times,
+    /// Higher than every one given out for this node before.
+    pub plan_rev: u64,
+    /// It takes one token of the cluster's and of the fleet's rate.
+    pub takes_rate: bool,
+}
+
+/// A command to call off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelCommand {
+    /// Which.
+    pub id: CommandId,
+    /// Why.
+    pub reason: String,
+}
+
+/// What happens to the node's place in the budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum BudgetOp {
+    /// Nothing.
+    Keep,
+    /// Take a place: fails, and the whole decision with it, when by then so many are out already.
+    Hold {
+        /// Out in the cluster must be below it.
+        cluster_allowed: u32,
+        /// Out in the fleet must be below it.
+        fleet_allowed: u32,
+    },
+    /// Take a place whatever the numbers: the node is out already.
+    HoldFound,
+    /// Give it back.
+    Free,
+}
+
+/// Something that people should hear.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// How urgent.
+    pub urgency: Urgency,
+    /// What to say.
+    pub text: String,
+}
+
+/// How urgent a notice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Urgency {
+    /// For the record.
+    Info,
+    /// For whoever looks.
+    Warn,
+    /// A person must act.
+    Page,
+}
+
+/// What became of one fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Which.
+    pub key: FaultKey,
+    /// Its level.
+    pub level: Level,
+    /// The rule that gave the level.
+    pub rule: String,
+    /// The mode that holds for it here.
+    pub mode: Mode,
+    /// In one word: `acts`, `waits`, `recorded`, `settled`.
+    pub outcome: VerdictOutcome,
+    /// Why.
+    pub reason: String,
+}
+
+/// What became of a fault, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VerdictOutcome {
+    /// It is reason enough for what the mode allows.
+    Acts,
+    /// It waits: for a witness or for the end of its window.
+    Waits,
+    /// It is written down.
+    Recorded,
+    /// A closed incident has dealt with this episode.
+    Settled,
+    /// Its own source shows it no longer.
+    Clear,
+}
+
+/// A fault whose episode is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettleFault {
+    /// Which.
+    pub key: FaultKey,
+    /// How.
+    pub settled: Settled,
+}
+
+/// The answer to a person's request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum RequestOutcome {
+    /// This command does it.
+    Accepted {
+        /// Which.
+        command: CommandId,
+    },
+    /// A command under way, or done, does it already.
+    AlreadyDone {
+        /// Which, if one is known.
+        command: Option<CommandId>,
+        /// In words.
+        reason: String,
+    },
+    /// A guard said no.
+    Blocked {
+        /// With the arithmetic.
+        reason: String,
+    },
+}
+
+/// The decision, for people: `explain` is `decide` shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The decision itself.
+    pub decision: Decision,
+    /// In lines.
+    pub text: String,
+}
+
+/// Decides about one node.
+#[must_use]
+pub fn decide(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Decision {
+    let _ = (snapshot, now);
+    Decision::nothing(policy.revision)
+}
+
+impl Decision {
+    /// The decision to do nothing.
+    #[must_use]
+    pub const fn nothing(policy_revision: u64) -> Self {
+        Self {
+            incident: None,
+            commands: Vec::new(),
+            cancel: Vec::new(),
+            budget: BudgetOp::Keep,
+            cooldown: CooldownOp::Keep,
+            recheck_at: None,
+            notify: Vec::new(),
+            reasons: Vec::new(),
+            would_change: Vec::new(),
+            verdicts: Vec::new(),
+            settle: Vec::new(),
+            request: None,
+            policy_revision,
+        }
+    }
+}
