@@ -6,6 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use gpuheal_proto::ids::GpuSlot;
+
 /// One PCI slot, without its function. Shown as `0000:5d:00`: lower case, four domain digits where they suffice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciSlot {
@@ -43,6 +45,12 @@ impl PciSlot {
         let device = u8::try_from(hex(device, 2)?).map_err(|_| Malformed)?;
         // PCI has 32 devices on a bus.
         if device >= 32 { Err(Malformed) } else { Ok(Self { domain, bus, device }) }
+    }
+}
+
+impl From<PciSlot> for GpuSlot {
+    fn from(slot: PciSlot) -> Self {
+        GpuSlot::normalise(&slot.to_string()).expect("a slot is shown the way ids want it")
     }
 }
 
@@ -91,6 +99,7 @@ mod tests {
         ];
         for (text, want) in table {
             assert_eq!(PciSlot::parse(text).unwrap().to_string(), want, "{text}");
+            assert_eq!(GpuSlot::from(PciSlot::parse(text).unwrap()).as_str(), want, "{text}");
         }
     }
 

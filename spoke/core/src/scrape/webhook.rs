@@ -5,17 +5,16 @@
 //! body at all is an error with the byte where it went wrong. Says nothing about truth: a resolved alert is not a repair.
 
 mod fingerprint;
-mod rfc3339;
 mod subject;
 
 use std::collections::BTreeMap;
 
+use gpuheal_proto::time::{Timestamp, parse_rfc3339};
 use serde_json::{Map, Value};
 
 use super::alias::AlertLabels;
 
 pub use fingerprint::Fingerprint;
-pub use rfc3339::unix_ns as rfc3339_unix_ns;
 pub use subject::{AlertGpu, AlertReading, AlertWorkload, NodeCandidate, NodeIdentity, Subject};
 
 /// Largest body: [`ALERTS_MAX`] alerts of 4 KiB, three times what a DCGM alert with its annotations takes.
@@ -29,6 +28,9 @@ pub const LABELS_MAX: usize = 128;
 pub const VALUES_MAX: usize = 150_000;
 /// How many refused alerts are kept with path and reason.
 pub const REFUSED_KEPT: usize = 8;
+
+/// 0002-01-01T00:00:00Z. What is before it is the zero time, whatever its offset made of it.
+const YEAR_2: Timestamp = Timestamp::from_unix_ms(-62_104_060_800_000);
 
 /// Why a body was refused as a whole. The sender gets 400, and 413 for the sizes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,9 +128,9 @@ pub struct Alert {
     /// As sent, or computed from the labels.
     pub fingerprint: Fingerprint,
     /// When it began. With the fingerprint this is what makes a repeat a repeat.
-    pub starts_at_unix_ns: Option<i64>,
+    pub starts_at: Option<Timestamp>,
     /// When it ended; Alertmanager's year 1 of a firing alert is none.
-    pub ends_at_unix_ns: Option<i64>,
+    pub ends_at: Option<Timestamp>,
     /// All labels.
     pub labels: BTreeMap<String, String>,
     /// What the labels say about node, GPU, readings and workload.
@@ -192,13 +194,13 @@ fn alert(value: Value, names: &AlertLabels) -> Result<Alert, Problem> {
         Some(Value::Object(labels)) => text_map(labels)?,
         _ => return Err((".labels".to_owned(), "an object")),
     };
-    let starts_at_unix_ns = time(&fields, "startsAt")?;
-    let ends_at_unix_ns = time(&fields, "endsAt")?;
+    let starts_at = time(&fields, "startsAt")?;
+    let ends_at = time(&fields, "endsAt")?;
     let status = match fields.get("status") {
         Some(Value::String(status)) if status == "firing" => Status::Firing,
         Some(Value::String(status)) if status == "resolved" => Status::Resolved,
         // Never the group's: it says firing as long as any alert of the group does.
-        None if ends_at_unix_ns.is_none() => Status::Firing,
+        None if ends_at.is_none() => Status::Firing,
         None => Status::Resolved,
         Some(_) => return Err((".status".to_owned(), "firing or resolved")),
     };
@@ -208,8 +210,8 @@ fn alert(value: Value, names: &AlertLabels) -> Result<Alert, Problem> {
         status,
         name,
         fingerprint: sent.unwrap_or_else(|| Fingerprint::of(&labels)),
-        starts_at_unix_ns,
-        ends_at_unix_ns,
+        starts_at,
+        ends_at,
         subject: Subject::of(&labels, names),
         labels,
     })
@@ -241,15 +243,16 @@ fn shortened(mut name: String) -> String {
     name
 }
 
-fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<i64>, Problem> {
-    match fields.get(name) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.is_empty() => Ok(None),
-        Some(Value::String(text)) => {
-            rfc3339::moment(text).map_err(|_| (format!(".{name}"), "an RFC 3339 time"))
-        }
-        Some(_) => Err((format!(".{name}"), "an RFC 3339 time")),
-    }
+/// A time, unless it is left out or Go's zero time (the year 1), which both mean "not yet".
+fn time(fields: &Map<String, Value>, name: &str) -> Result<Option<Timestamp>, Problem> {
+    let text = match fields.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(_) => return Err((format!(".{name}"), "an RFC 3339 time")),
+    };
+    let time = parse_rfc3339(text).map_err(|_| (format!(".{name}"), "an RFC 3339 time"))?;
+    Ok((time >= YEAR_2).then_some(time))
 }
 
 fn take_text(fields: &mut Map<String, Value>, name: &str) -> String {

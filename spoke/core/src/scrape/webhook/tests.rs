@@ -37,8 +37,8 @@ fn an_empty_fingerprint_is_computed_and_tells_alerts_apart() {
     assert_eq!(body.alerts.len(), 2);
     assert!(body.alerts.iter().all(|alert| alert.status == Status::Firing && alert.fingerprint == Fingerprint::of(&alert.labels)));
     assert_ne!(body.alerts[0].fingerprint, body.alerts[1].fingerprint);
-    assert_eq!(body.alerts[0].starts_at_unix_ns, Some(1_615_706_988_504_447_800));
-    assert_eq!(body.alerts[0].ends_at_unix_ns, None);
+    assert_eq!(body.alerts[0].starts_at, Some(Timestamp::from_unix_ms(1_615_706_988_504)));
+    assert_eq!(body.alerts[0].ends_at, None);
 }
 
 #[test]
