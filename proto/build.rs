@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .server_mod_attribute(".", "#[cfg(feature = \"grpc\")]")
         .btree_map(".")
         .bytes(".gpuheal.link.v1")
+        .type_attribute(".gpuheal.fleet.v1", "#[derive(serde::Serialize)]")
         .compile_fds(descriptors)?;
     Ok(())
 }

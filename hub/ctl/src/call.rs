@@ -1,0 +1,129 @@
+//! One function per verb: ask the hub, hand the answer to the printer. What the hub refuses is a failure of the program.
+
+mod audit;
+mod lists;
+mod policy;
+
+use std::io;
+
+use gpuheal_proto::fleet::v1::{
+    ExplainRequest, ProcessRequest, command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
+};
+use tonic::{Code, Status, transport::Channel};
+
+use crate::{
+    args::{ProcessAction, Request, Verb},
+    output::Printer,
+};
+
+/// What can be told without the hub.
+pub(crate) fn check(verb: &Verb) -> Result<(), Error> {
+    match verb {
+        Verb::Explain { node: Some(_), cluster: None, .. } => Err(Error::NoCluster),
+        Verb::Explain { node: None, incident: None, fault: None, .. } => Err(Error::NothingToExplain),
+        _ => Ok(()),
+    }
+}
+
+/// Does it; false when the hub answered and the answer was no.
+pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
+    match verb {
+        Verb::Pki(_) => unreachable!("needs no hub and was handled before"),
+        Verb::Clusters => lists::clusters(channel, printer).await,
+        Verb::Nodes { cluster, out, limit } => lists::nodes(channel, printer, cluster.as_ref(), *out, *limit).await,
+        Verb::Incidents(filter) => lists::incidents(channel, printer, filter).await,
+        Verb::Commands(filter) => lists::commands(channel, printer, filter).await,
+        Verb::Explain { node, cluster, incident, fault } => {
+            let request = ExplainRequest {
+                cluster_id: cluster.as_ref().map(ToString::to_string).unwrap_or_default(),
+                node: node.clone().unwrap_or_default(),
+                incident_id: incident.clone().unwrap_or_default(),
+                fault_key: fault.clone().unwrap_or_default(),
+            };
+            let answer = IncidentServiceClient::new(channel).explain(request).await?.into_inner();
+            printer.explain(&answer)?;
+            Ok(true)
+        }
+        Verb::Process { node, action, override_cooldown, request } => {
+            process(channel, printer, node, *action, request, *override_cooldown).await
+        }
+        Verb::Release { node, request } => process(channel, printer, node, ProcessAction::Release, request, false).await,
+        Verb::Policy(verb) => policy::call(verb, channel, printer).await,
+        Verb::Audit(verb) => audit::call(verb, channel, printer).await,
+    }
+}
+
+async fn process(
+    channel: Channel,
+    printer: &mut Printer,
+    node: &str,
+    action: ProcessAction,
+    request: &Request,
+    override_cooldown: bool,
+) -> Result<bool, Error> {
+    let request = ProcessRequest {
+        request_id: request.request_id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        cluster_id: request.cluster.to_string(),
+        node: node.to_owned(),
+        action: action.as_str().to_owned(),
+        reason: request.reason.clone(),
+        override_cooldown,
+    };
+    let answer = CommandServiceClient::new(channel).process(request).await?.into_inner();
+    let met = matches!(answer.outcome.as_str(), "accepted" | "repeated");
+    printer.process(&answer)?;
+    Ok(met)
+}
+
+/// Why a call came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// A node's name is unique within its cluster alone.
+    #[error("of which cluster? give --cluster ID")]
+    NoCluster,
+    /// Nothing named.
+    #[error("explain what? name a node with --cluster ID, or give --incident ID or --fault KEY")]
+    NothingToExplain,
+    /// The hub said no.
+    #[error("{}", advice(.0))]
+    Refused(Box<Status>),
+    /// A file named on the command line.
+    #[error("cannot read {path}")]
+    Read {
+        /// Which.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Our own output.
+    #[error("cannot write the result")]
+    Output(#[from] io::Error),
+}
+
+impl From<Status> for Error {
+    fn from(status: Status) -> Self {
+        Self::Refused(Box::new(status))
+    }
+}
+
+impl Error {
+    /// Wrong use rather than a failure.
+    pub(crate) const fn usage(&self) -> bool {
+        matches!(self, Self::NoCluster | Self::NothingToExplain)
+    }
+}
+
+/// What the hub said and what to do about it.
+fn advice(status: &Status) -> String {
+    let said = status.message();
+    let next = match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => "use --identity with a user's certificate of this hub",
+        Code::Unavailable => "the hub is away or has no database: try again, then look at its /readyz",
+        Code::DeadlineExceeded | Code::Cancelled => "no answer in time: try again, or give more with --timeout-s",
+        Code::Unimplemented => "this hub is older than gpuhealctl: use the gpuhealctl of its release",
+        // With TLS 1.3 a refused client certificate is seen only when the first call fails.
+        Code::Unknown => "the connection broke: the hub may not accept this certificate",
+        _ => return said.to_owned(),
+    };
+    if said.is_empty() { next.to_owned() } else { format!("{said} ({next})") }
+}

@@ -1,0 +1,157 @@
+//! What each kind shows in a table. JSON and YAML carry everything; a table carries what a person on call looks for first.
+
+use gpuheal_proto::{
+    fleet::v1::{AuditEntry, Cluster, CommandSummary, DecisionSummary, FaultSummary, Incident, Node},
+    time::Timestamp,
+};
+use serde::Serialize;
+
+use super::cell::{age, flag, until};
+
+/// A kind of thing that can be a row.
+pub(crate) trait Row {
+    /// Titles of the columns.
+    const HEAD: &'static [&'static str];
+    /// One text per column.
+    fn cells(&self, now: Timestamp) -> Vec<String>;
+}
+
+impl Row for Cluster {
+    const HEAD: &'static [&'static str] =
+        &["CLUSTER", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SEEN", "VERSION", "CONFIG"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.cluster_id.clone(),
+            if self.connected { "up" } else { "down" }.into(),
+            self.replicas_attached.to_string(),
+            self.gpu_nodes.to_string(),
+            self.nodes_out.to_string(),
+            self.budget_allowed.to_string(),
+            self.open_incidents.to_string(),
+            age(self.state_as_of_unix_ms, now),
+            self.spoke_version.clone(),
+            self.config_errors.clone(),
+        ]
+    }
+}
+
+impl Row for Node {
+    const HEAD: &'static [&'static str] =
+        &["CLUSTER", "NODE", "GPUS", "MODEL", "READY", "MARKED", "CORDONED", "OPTED OUT", "INCIDENT", "COOLDOWN"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.cluster_id.clone(),
+            self.name.clone(),
+            format!("{}/{}", self.allocatable_gpus, self.gpus),
+            self.model.clone(),
+            if self.ready { "yes" } else { "NO" }.into(),
+            flag(self.marked),
+            flag(self.unschedulable),
+            flag(self.opted_out),
+            self.incident_state.clone(),
+            until(self.cooldown_until_unix_ms, now),
+        ]
+    }
+}
+
+impl Row for Incident {
+    const HEAD: &'static [&'static str] = &["INCIDENT", "CLUSTER", "NODE", "LEVEL", "STATE", "AGE", "FAULTS", "REASON"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let faults: Vec<String> = self.faults.iter().map(|fault| format!("{} {}", fault.class, fault.code)).collect();
+        vec![
+            self.incident_id.clone(),
+            self.cluster_id.clone(),
+            self.node.clone(),
+            self.level.clone(),
+            self.state.clone(),
+            age(self.opened_unix_ms, now),
+            faults.join(", "),
+            self.reason.clone(),
+        ]
+    }
+}
+
+impl Row for CommandSummary {
+    const HEAD: &'static [&'static str] = &["COMMAND", "CLUSTER", "NODE", "ACTION", "STATE", "AGE", "STEPS", "REASON"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        let steps: Vec<String> = self.steps.iter().map(|step| format!("{} {}", step.name, step.state)).collect();
+        vec![
+            self.command_id.clone(),
+            self.cluster_id.clone(),
+            self.node.clone(),
+            self.action.clone(),
+            self.state.clone(),
+            age(self.created_unix_ms, now),
+            steps.join(", "),
+            self.reason.clone(),
+        ]
+    }
+}
+
+impl Row for FaultSummary {
+    const HEAD: &'static [&'static str] = &["FAULT", "CODE", "GPU", "LEVEL", "ONSET", "WITNESSES", "COUNT", "LAST", "SOURCE"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.class.clone(),
+            self.code.clone(),
+            self.gpu_slot.clone(),
+            self.level.clone(),
+            self.onset.clone(),
+            self.witnesses.join(", "),
+            self.count.to_string(),
+            age(self.last_unix_ms, now),
+            self.source.clone(),
+        ]
+    }
+}
+
+impl Row for DecisionSummary {
+    const HEAD: &'static [&'static str] = &["DECISION", "AGE", "OUTCOME", "POLICY", "REASON"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.decision_no.to_string(),
+            age(self.decided_unix_ms, now),
+            self.outcome.clone(),
+            self.policy_revision.to_string(),
+            self.reason.clone(),
+        ]
+    }
+}
+
+impl Row for AuditEntry {
+    const HEAD: &'static [&'static str] = &["CLUSTER", "SEQ", "TIME", "KIND", "ACTOR", "SUBJECT", "HASH"];
+    fn cells(&self, _now: Timestamp) -> Vec<String> {
+        vec![
+            self.cluster_id.clone(),
+            self.seq.to_string(),
+            Timestamp::from_unix_ms(self.at_unix_ms).to_string(),
+            self.kind.clone(),
+            self.actor.clone(),
+            self.subject.clone(),
+            gpuheal_proto::bytes_text::clip(&self.hash, 12).to_owned(),
+        ]
+    }
+}
+
+/// What came of checking one cluster's chain.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Checked {
+    pub(crate) cluster_id: String,
+    pub(crate) intact: bool,
+    pub(crate) entries: u64,
+    pub(crate) broken_at_seq: u64,
+    pub(crate) reason: String,
+}
+
+impl Row for Checked {
+    const HEAD: &'static [&'static str] = &["CLUSTER", "CHAIN", "ENTRIES", "BROKEN AT", "REASON"];
+    fn cells(&self, _now: Timestamp) -> Vec<String> {
+        vec![
+            self.cluster_id.clone(),
+            if self.intact { "intact" } else { "BROKEN" }.into(),
+            self.entries.to_string(),
+            if self.intact { String::new() } else { self.broken_at_seq.to_string() },
+            self.reason.clone(),
+        ]
+    }
+}
