@@ -119,3 +119,9 @@ pub(crate) fn set_condition(object: &mut Value, mut condition: Value, now: &str)
         None => conditions.push(condition),
     }
 }
+
+/// A field with a default when absent.
+pub(crate) fn child_default<'v>(object: &'v mut Value, key: &str, default: Value) -> &'v mut Value {
+    let map = object.as_object_mut().expect("callers hold an object");
+    map.entry(key).or_insert(default)
+}

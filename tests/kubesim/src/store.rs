@@ -13,10 +13,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
-use crate::registry::{Registry, ResourceKind};
+use crate::registry::{Registry, ResourceKind, View};
 use crate::status::ApiError;
 
-pub(crate) use events::to_core as event_to_core;
 pub(crate) use log::{Change, ChangeKind, Compacted};
 pub(crate) use stored::{ObjKey, Stored};
 
@@ -157,6 +156,10 @@ impl Txn<'_> {
     pub(crate) fn put(&mut self, kind: &ResourceKind, object: Value) -> Arc<Stored> {
         let key = ObjKey::of(&object);
         let before = self.get(&kind.storage, &key);
+        let object = match kind.view {
+            View::Same => object,
+            View::EventsV1 => events::to_core(object),
+        };
         if self.dry_run {
             return Arc::new(Stored::new(object, before.map_or(0, |stored| stored.rv)));
         }

@@ -1,0 +1,68 @@
+//! What the server fills in when an object is created. Only what clients of this project can see.
+
+use serde_json::{Value, json};
+
+use crate::obj;
+use crate::registry::ResourceKind;
+use crate::store::Txn;
+
+/// A pod's grace when it names none.
+pub(crate) const GRACE_SECONDS: i64 = 30;
+
+pub(super) fn on_create(txn: &Txn<'_>, kind: &ResourceKind, object: &mut Value) {
+    if kind.has("status") && !kind.is("nodes") && let Some(map) = object.as_object_mut() {
+        map.remove("status");
+    }
+    match &*kind.storage {
+        "nodes" => drop(obj::child(object, "spec")),
+        "pods" => pod(object),
+        "namespaces" => namespace(object),
+        "deployments.apps" | "replicasets.apps" | "statefulsets.apps" => workload(object),
+        "persistentvolumeclaims" => claim(object),
+        "customresourcedefinitions.apiextensions.k8s.io" => definition(object, &txn.clock.stamp()),
+        "secrets" => drop(obj::child_default(object, "type", json!("Opaque"))),
+        _ => {}
+    }
+}
+
+fn fill(object: &mut Value, part: &str, defaults: Value) {
+    let target = obj::child(object, part);
+    for (field, value) in defaults.as_object().into_iter().flatten() {
+        target.entry(field.clone()).or_insert_with(|| value.clone());
+    }
+}
+
+fn pod(object: &mut Value) {
+    fill(object, "spec", json!({
+        "restartPolicy": "Always", "terminationGracePeriodSeconds": GRACE_SECONDS, "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler", "serviceAccountName": "default", "securityContext": {},
+    }));
+    object["status"] = json!({ "phase": "Pending", "qosClass": "BestEffort" });
+}
+
+fn namespace(object: &mut Value) {
+    fill(object, "spec", json!({ "finalizers": ["kubernetes"] }));
+    object["status"] = json!({ "phase": "Active" });
+    let name = obj::name(object).to_owned();
+    let labels = obj::metadata(object).entry("labels").or_insert_with(|| json!({}));
+    labels["kubernetes.io/metadata.name"] = json!(name);
+}
+
+fn workload(object: &mut Value) {
+    fill(object, "spec", json!({ "replicas": 1 }));
+    object["status"] = json!({ "replicas": 0 });
+}
+
+fn claim(object: &mut Value) {
+    object["status"] = json!({ "phase": "Pending" });
+}
+
+fn definition(object: &mut Value, now: &str) {
+    let names = object.pointer("/spec/names").cloned().unwrap_or_default();
+    let versions: Vec<Value> = obj::list(object, "/spec/versions").iter().filter(|v| obj::flag(v, "/storage")).map(|v| v["name"].clone()).collect();
+    let condition = |kind: &str, reason: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": now });
+    object["status"] = json!({
+        "acceptedNames": names, "storedVersions": versions,
+        "conditions": [condition("NamesAccepted", "NoConflicts"), condition("Established", "InitialNamesAccepted")],
+    });
+}
