@@ -1,0 +1,106 @@
+//! One file of the journal, read once at the start: what numbers it holds and where, what is missing in it, what was
+//! held, and whether it was closed. Reads only.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use bytes::Bytes;
+
+use super::record::{self, Kind, Record};
+
+/// One entry of a segment's index for each so many bytes: a read decodes at most this much to find its place.
+pub(super) const INDEX_EVERY: u64 = 64 << 10;
+
+/// What a segment holds, as far as reading and trimming need to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Index {
+    /// (first_seq of a record, its offset), rising.
+    entries: Vec<(u64, u64)>,
+}
+
+impl Index {
+    /// Notes a record of faults at `offset`.
+    pub(super) fn note(&mut self, first_seq: u64, offset: u64) {
+        let far = self.entries.last().is_none_or(|&(_, last)| offset >= last + INDEX_EVERY);
+        if far {
+            self.entries.push((first_seq, offset));
+        }
+    }
+
+    /// Where to start to read for `seq`.
+    pub(super) fn offset_for(&self, seq: u64) -> u64 {
+        let after = self.entries.partition_point(|&(first, _)| first <= seq);
+        after.checked_sub(1).or(Some(0)).and_then(|at| self.entries.get(at)).map_or(0, |&(_, offset)| offset)
+    }
+}
+
+/// What reading a whole segment tells.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Number of its first fault, or of the next to come.
+    pub(super) first_seq: u64,
+    /// Number after its last fault.
+    pub(super) next_seq: u64,
+    /// Where its records are.
+    pub(super) index: Index,
+    /// What was held, in the order of writing; an empty value removes.
+    pub(super) held: BTreeMap<String, Bytes>,
+    /// Its last whole record says that the journal was closed.
+    pub(super) closed: bool,
+    /// Some bytes in it are no record.
+    pub(super) damaged: bool,
+    /// Size on disk.
+    pub(super) bytes: u64,
+}
+
+/// Reads a segment of which the name says that it starts at `first_seq`.
+pub(super) fn scan(path: &Path, first_seq: u64) -> io::Result<Scan> {
+    let bytes = fs::read(path)?;
+    let mut out = Scan { first_seq, next_seq: first_seq, bytes: bytes.len() as u64, ..Scan::default() };
+    let mut at = 0;
+    while at < bytes.len() {
+        let Some((record, length)) = record::parse(&bytes[at..]) else {
+            out.damaged = true;
+            out.closed = false;
+            match record::find(&bytes, at + 1) {
+                Some(next) => at = next,
+                None => break,
+            }
+            continue;
+        };
+        out.take(record, at as u64);
+        at += length;
+    }
+    // Not even its head reached the disk.
+    out.damaged |= bytes.is_empty();
+    Ok(out)
+}
+
+impl Scan {
+    fn take(&mut self, record: Record, offset: u64) {
+        self.closed = record.kind == Kind::CLOSE;
+        if record.kind == Kind::FAULTS {
+            self.index.note(record.first_seq, offset);
+            self.next_seq = record.next_seq();
+        }
+        for held in record.held {
+            self.held.insert(held.key, held.value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_starts_a_read_at_or_before_the_number_that_is_asked_for() {
+        let mut index = Index::default();
+        assert_eq!(index.offset_for(5), 0);
+        for (seq, offset) in [(1, 100), (5, 200), (9, INDEX_EVERY + 100), (20, INDEX_EVERY * 3)] {
+            index.note(seq, offset);
+        }
+        for (seq, offset) in [(1, 100), (8, 100), (9, INDEX_EVERY + 100), (19, INDEX_EVERY + 100), (99, INDEX_EVERY * 3)] {
+            assert_eq!(index.offset_for(seq), offset, "{seq}");
+        }
+    }
+}
