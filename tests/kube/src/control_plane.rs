@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use crate::audit::{self, AuditEntry};
 use crate::{assets, connect, raw};
 use files::{Files, Who};
+pub(crate) use files::write_private;
 use process::{Part, Reaper};
 
 mod files;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 pub use node::NodeSpec;
 use node::Identity;
 use pod::Duty;
-pub use pod::{EXIT_AFTER_MS, HANG, NEVER_READY};
+pub use pod::{EXIT_AFTER_MS, HANG};
 
 mod node;
 mod pod;
@@ -34,7 +34,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 #[derive(Debug)]
 pub struct Kubelet {
     shared: Arc<Shared>,
-    watching: JoinHandle<()>,
+    watching: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -60,19 +60,32 @@ struct Stopping {
 }
 
 impl Kubelet {
-    /// Registers `nodes`, which must not exist, and looks after them.
+    /// Registers `nodes`, which must not exist, and runs and ends the pods that are bound to them.
     pub async fn start(client: Client, nodes: Vec<NodeSpec>) -> Result<Self, kube::Error> {
-        let shared = Arc::new(Shared {
-            client: ClientOf(client),
-            machines: Mutex::default(),
-            stopping: Mutex::default(),
-        });
-        let watching = tokio::spawn(watch(Arc::clone(&shared)));
-        let kubelet = Self { shared, watching };
-        for node in nodes {
-            kubelet.add_node(node).await?;
-        }
+        let mut kubelet = Self::idle(client);
+        kubelet.watching = Some(tokio::spawn(watch(Arc::clone(&kubelet.shared))));
+        kubelet.add_nodes(nodes).await?;
         Ok(kubelet)
+    }
+
+    /// Registers `nodes` only: on a cluster that runs and ends pods by itself, as kubesim does.
+    pub async fn register_only(client: Client, nodes: Vec<NodeSpec>) -> Result<Self, kube::Error> {
+        let kubelet = Self::idle(client);
+        kubelet.add_nodes(nodes).await?;
+        Ok(kubelet)
+    }
+
+    fn idle(client: Client) -> Self {
+        let shared = Shared { client: ClientOf(client), machines: Mutex::default(), stopping: Mutex::default() };
+        Self { shared: Arc::new(shared), watching: None }
+    }
+
+    /// Registers more nodes.
+    pub async fn add_nodes(&self, nodes: Vec<NodeSpec>) -> Result<(), kube::Error> {
+        for node in nodes {
+            self.add_node(node).await?;
+        }
+        Ok(())
     }
 
     /// Registers one more node.
@@ -164,7 +177,9 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        self.watching.abort();
+        if let Some(watching) = &self.watching {
+            watching.abort();
+        }
         for stopping in lock(&self.shared.stopping).values() {
             stopping.task.abort();
         }

@@ -4,12 +4,15 @@
 
 pub mod assets;
 pub mod audit;
+pub mod cluster;
 pub mod connect;
 pub mod control_plane;
 pub mod kubelet;
 pub mod raw;
+pub mod seed;
 pub mod settled;
 
 pub use audit::AuditEntry;
+pub use cluster::TestCluster;
 pub use control_plane::ControlPlane;
 pub use kubelet::{Kubelet, NodeSpec};

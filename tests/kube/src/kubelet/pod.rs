@@ -12,9 +12,6 @@ pub const EXIT_AFTER_MS: &str = "kubesim.gpu-selfhealing.io/exit-after-ms";
 /// `true`: the containers never exit, not even when the grace is over.
 pub const HANG: &str = "kubesim.gpu-selfhealing.io/hang";
 
-/// `true`: the pod runs but never becomes ready.
-pub const NEVER_READY: &str = "kubesim.gpu-selfhealing.io/never-ready";
-
 /// What is to be done about a pod that is bound to one of our nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duty {
@@ -63,11 +60,10 @@ fn container_names(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 
 /// Merge patch of the status of a pod whose containers run; `restarts` counts earlier starts.
 pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
-    let ready = annotation(pod, NEVER_READY) != Some("true");
     let statuses: Vec<Value> = container_names(pod)
         .map(|(name, image)| {
             json!({
-                "name": name, "image": image, "imageID": image, "ready": ready, "started": true,
+                "name": name, "image": image, "imageID": image, "ready": true, "started": true,
                 "restartCount": restarts,
                 "containerID": format!("stand-in://{}", uuid::Uuid::new_v4().simple()),
                 "state": { "running": { "startedAt": now } },
@@ -79,7 +75,7 @@ pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
         "startTime": now,
         "hostIP": "127.0.0.1", "hostIPs": [{ "ip": "127.0.0.1" }],
         "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }],
-        "conditions": conditions(ready, now),
+        "conditions": conditions(true, now),
         "containerStatuses": statuses,
     }))
 }

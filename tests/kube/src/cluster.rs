@@ -1,0 +1,147 @@
+//! One handle over the clusters that tests run on, so that a test says once what it needs.
+//! What differs between them is here and only here; a claim that needs to know which one it runs on
+//! is a claim about the difference.
+
+use std::path::Path;
+
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::audit::AuditEntry;
+use crate::kubelet::{Kubelet, NodeSpec};
+use crate::{ControlPlane, control_plane, raw, settled};
+
+/// A cluster for tests.
+#[derive(Debug)]
+pub enum TestCluster {
+    /// Kubernetes itself, shared by all tests of the process: use names of your own.
+    Real(&'static ControlPlane),
+}
+
+/// A place in a cluster's record of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// In the API server's audit log.
+    Real(control_plane::Mark),
+}
+
+impl TestCluster {
+    /// Kubernetes' own control plane, built and started when need be.
+    ///
+    /// # Panics
+    /// When that fails: a test must fail then, not skip.
+    #[must_use]
+    pub fn real() -> Self {
+        Self::Real(ControlPlane::shared())
+    }
+
+    /// For messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Real(_) => "real",
+        }
+    }
+
+    /// An administrator's kubeconfig.
+    #[must_use]
+    pub fn kubeconfig_yaml(&self) -> String {
+        match self {
+            Self::Real(plane) => plane.kubeconfig_yaml(),
+        }
+    }
+
+    /// Writes the administrator's kubeconfig, readable by its owner only.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    pub fn write_kubeconfig(&self, path: &Path) {
+        control_plane::write_private(path, &self.kubeconfig_yaml()).expect("the test's folder is writable");
+    }
+
+    /// An administrator's client without hidden retries, for the runtime that calls this.
+    pub async fn client(&self) -> Client {
+        self.client_as("test").await
+    }
+
+    /// The same, with a name of its own in the record.
+    ///
+    /// # Panics
+    /// When the name cannot be a header.
+    pub async fn client_as(&self, user_agent: &str) -> Client {
+        crate::connect::connect(&self.kubeconfig_yaml(), user_agent).await.expect("the kubeconfig is our own")
+    }
+
+    /// The place up to which the record reaches now.
+    pub async fn mark(&self) -> Mark {
+        match self {
+            Self::Real(plane) => Mark::Real(plane.mark().await),
+        }
+    }
+
+    /// The requests that were answered after `mark` and before now, in order of their answers.
+    ///
+    /// # Panics
+    /// When the mark is another cluster's.
+    pub async fn requests_since(&self, mark: Mark) -> Vec<AuditEntry> {
+        match (self, mark) {
+            (Self::Real(plane), Mark::Real(mark)) => plane.requests_since(mark).await,
+        }
+    }
+
+    /// The nodes' machines: registered now, running and ending pods until the handle is dropped.
+    ///
+    /// # Panics
+    /// When a node exists already.
+    pub async fn start_nodes(&self, nodes: Vec<NodeSpec>) -> Kubelet {
+        match self {
+            Self::Real(plane) => Kubelet::start(plane.kubelet_client().await, nodes).await,
+        }
+        .expect("the nodes' names are the test's own")
+    }
+
+    /// A namespace in which pods can be created.
+    ///
+    /// # Panics
+    /// When it exists already.
+    pub async fn create_namespace(&self, client: &Client, name: &str) {
+        let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        raw::post(client, "/api/v1/namespaces", &body).await.expect(201);
+        match self {
+            // Kubernetes refuses a pod until its namespace has the service account.
+            Self::Real(_) => {
+                let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+                settled::is_true("the namespace has its service account", || async {
+                    raw::get(client, &account).await.code == 200
+                })
+                .await;
+            }
+        }
+    }
+
+    /// Creates the CRD unless it is there, and waits until its resources can be used.
+    ///
+    /// # Panics
+    /// When the API server refuses it.
+    pub async fn apply_crd(&self, client: &Client, crd: &Value) {
+        const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let answer = raw::post(client, CRDS, crd).await;
+        assert!([201, 409].contains(&answer.code), "{}", answer.text);
+        let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
+        let list = format!("/apis/{group}/{}/{plural}", text("/spec/versions/0/name"));
+        settled::is_true("the CRD's resources can be listed", || async {
+            raw::get(client, &list).await.code == 200
+        })
+        .await;
+    }
+
+    /// Sees to it that a watch from version 1 comes too late in every cluster.
+    ///
+    /// Kubernetes needs nothing for it where a resource was defined later than that.
+    pub async fn forget_old_versions(&self) {
+        match self {
+            Self::Real(_) => {}
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Watches: order, resumption, bookmarks, and how a version that is too old is refused.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkube::raw;
+
+use crate::runner::claims;
+use crate::world::{World, text};
+
+claims![
+    watch_gives_changes_in_order_with_rising_versions,
+    watch_resumes_after_a_version_without_loss_or_repetition,
+    watch_without_a_version_begins_with_what_is_there,
+    watch_with_initial_events_ends_them_with_a_marked_bookmark,
+    watch_sends_a_bookmark_before_it_ends,
+    watch_ends_by_itself_after_its_time,
+    watch_from_a_version_too_old_is_410,
+    watch_by_label_sees_an_object_go_when_it_stops_matching,
+    watch_by_node_name_sees_a_pod_once_it_is_bound,
+    watch_of_one_name_sees_no_other,
+    watch_sees_a_deletion_as_it_was_last,
+];
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| text(event, "/type")).collect()
+}
+
+fn version(object: &Value) -> &str {
+    text(object, "/metadata/resourceVersion")
+}
+
+async fn labelled(w: &World, name: &str) -> Value {
+    let body = json!({ "metadata": { "name": name, "labels": { "seen": "yes" } } });
+    raw::post(&w.client, &w.core("configmaps"), &body).await.expect(201).json
+}
+
+fn watch_path(w: &World, rest: &str) -> String {
+    format!("{}?watch=true&labelSelector=seen%3Dyes&{rest}", w.core("configmaps"))
+}
+
+async fn watch_gives_changes_in_order_with_rising_versions(w: World) {
+    let start = w.get(&w.core("configmaps")).await;
+    labelled(&w, "a").await;
+    w.merge_patch(&w.core("configmaps/a"), json!({ "data": { "k": "1" } })).await.expect(200);
+    raw::delete(&w.client, &w.core("configmaps/a"), None).await.expect(200);
+    let path = watch_path(&w, &format!("resourceVersion={}", version(&start)));
+    let events = raw::watch(&w.client, &path, |events| events.len() == 3).await;
+    assert_eq!(kinds(&events), ["ADDED", "MODIFIED", "DELETED"]);
+    let versions: Vec<u64> = events.iter().filter_map(|event| version(&event["object"]).parse().ok()).collect();
+    assert!(versions.is_sorted() && versions.len() == 3, "{versions:?}");
+}
+
+async fn watch_resumes_after_a_version_without_loss_or_repetition(w: World) {
+    let first = labelled(&w, "a").await;
+    labelled(&w, "b").await;
+    labelled(&w, "c").await;
+    let path = watch_path(&w, &format!("resourceVersion={}", version(&first)));
+    let events = raw::watch(&w.client, &path, |events| events.len() == 2).await;
+    let seen: Vec<&str> = events.iter().map(|event| text(event, "/object/metadata/name")).collect();
+    assert_eq!(seen, ["b", "c"]);
+}
+
+async fn watch_without_a_version_begins_with_what_is_there(w: World) {
+    labelled(&w, "a").await;
+    labelled(&w, "b").await;
+    let events = raw::watch(&w.client, &watch_path(&w, ""), |events| events.len() == 2).await;
+    assert_eq!(kinds(&events), ["ADDED", "ADDED"]);
+}
+
+async fn watch_with_initial_events_ends_them_with_a_marked_bookmark(w: World) {
+    labelled(&w, "a").await;
+    let rest = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let events = raw::watch(&w.client, &watch_path(&w, rest), |events| events.len() == 2).await;
+    assert_eq!(kinds(&events), ["ADDED", "BOOKMARK"]);
+    let annotations = &events[1]["object"]["metadata"]["annotations"];
+    assert_eq!(annotations["k8s.io/initial-events-end"], "true");
+    assert!(!version(&events[1]["object"]).is_empty());
+}
+
+async fn watch_sends_a_bookmark_before_it_ends(w: World) {
+    let object = labelled(&w, "a").await;
+    let rest = format!("resourceVersion={}&allowWatchBookmarks=true&timeoutSeconds=5", version(&object));
+    let events = raw::watch(&w.client, &watch_path(&w, &rest), |_| false).await;
+    assert!(kinds(&events).contains(&"BOOKMARK"), "{events:?}");
+    let bookmark = &events[events.len() - 1]["object"];
+    assert_eq!(bookmark["kind"], "ConfigMap");
+    let (before, after): (u64, u64) = (version(&object).parse().unwrap_or(0), version(bookmark).parse().unwrap_or(0));
+    assert!(after >= before && after > 0);
+}
+
+async fn watch_ends_by_itself_after_its_time(w: World) {
+    let began = std::time::Instant::now();
+    let object = labelled(&w, "a").await;
+    let rest = format!("resourceVersion={}&timeoutSeconds=1", version(&object));
+    assert_eq!(raw::watch(&w.client, &watch_path(&w, &rest), |_| false).await, Vec::<Value>::new());
+    assert!(began.elapsed() >= Duration::from_millis(900));
+}
+
+/// The 410 may be the answer's status or an ERROR event in an answer of 200; a client must know both.
+async fn watch_from_a_version_too_old_is_410(w: World) {
+    // A resource that was defined just now: no server remembers how it was at the cluster's beginning.
+    w.cluster.apply_crd(&w.client, &crate::crd::definition()).await;
+    w.cluster.forget_old_versions().await;
+    let path = format!("{}?watch=true&resourceVersion=1", w.apis(crate::crd::GROUP, "healactions"));
+    let events = raw::watch(&w.client, &path, |events| !events.is_empty()).await;
+    let status = if text(&events[0], "/type") == "ERROR" { &events[0]["object"] } else { &events[0] };
+    assert_eq!((status["kind"].as_str(), status["code"].as_u64()), (Some("Status"), Some(410)), "{status}");
+    assert_eq!(status["reason"], "Expired");
+}
+
+async fn watch_by_label_sees_an_object_go_when_it_stops_matching(w: World) {
+    let object = labelled(&w, "a").await;
+    w.merge_patch(&w.core("configmaps/a"), json!({ "metadata": { "labels": { "seen": "no" } } })).await.expect(200);
+    let path = watch_path(&w, &format!("resourceVersion={}", version(&object)));
+    let events = raw::watch(&w.client, &path, |events| !events.is_empty()).await;
+    assert_eq!(kinds(&events), ["DELETED"]);
+}
+
+async fn watch_by_node_name_sees_a_pod_once_it_is_bound(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let start = w.get("/api/v1/pods?limit=1").await;
+    w.running_pod(w.pool.pod("late", 1)).await;
+    let selector = format!("fieldSelector=spec.nodeName%3D{}-1", w.pool.name);
+    let path = format!("/api/v1/pods?watch=true&{selector}&resourceVersion={}", version(&start));
+    let events = raw::watch(&w.client, &path, |events| events.len() == 2).await;
+    assert_eq!(kinds(&events), ["ADDED", "MODIFIED"]);
+    assert_eq!(events[0]["object"]["metadata"]["name"], "late");
+}
+
+async fn watch_of_one_name_sees_no_other(w: World) {
+    let start = w.get(&w.core("configmaps")).await;
+    labelled(&w, "a").await;
+    labelled(&w, "b").await;
+    let rest = format!("fieldSelector=metadata.name%3Db&resourceVersion={}", version(&start));
+    let events = raw::watch(&w.client, &watch_path(&w, &rest), |events| !events.is_empty()).await;
+    assert_eq!(events[0]["object"]["metadata"]["name"], "b");
+}
+
+async fn watch_sees_a_deletion_as_it_was_last(w: World) {
+    let object = labelled(&w, "a").await;
+    raw::delete(&w.client, &w.core("configmaps/a"), None).await.expect(200);
+    let path = watch_path(&w, &format!("resourceVersion={}", version(&object)));
+    let events = raw::watch(&w.client, &path, |events| !events.is_empty()).await;
+    assert_eq!(kinds(&events), ["DELETED"]);
+    assert_eq!(events[0]["object"]["metadata"]["uid"], object["metadata"]["uid"]);
+    assert_ne!(version(&events[0]["object"]), version(&object));
+}
