@@ -1,1 +1,16 @@
-//! To be written.
+//! What the demo, the end-to-end tests and the benchmarks share: a fleet on one machine, made of the shipping programs.
+
+pub mod alert;
+pub mod cluster;
+pub mod exporter;
+pub mod facts;
+pub mod fleet;
+pub mod invariants;
+pub mod observe;
+pub mod process;
+pub mod record;
+pub mod script;
+pub mod seed;
+pub mod show;
+pub mod wait;
+pub mod workload;

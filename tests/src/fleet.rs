@@ -1,0 +1,280 @@
+//! A whole fleet on one machine: a private Postgres, a development PKI, the hub, and clusters with their spokes. The
+//! programs are the shipping ones; what is simulated is named in `cluster.rs` and `exporter.rs`.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use sqlx::PgPool;
+
+use crate::{
+    cluster::{Cluster, Kind, Machine, SpokeSettings},
+    process::{Process, binary},
+    wait,
+};
+
+/// Where a run keeps its files; removed at the end unless it is to be looked at.
+pub struct Place {
+    /// The folder.
+    pub dir: PathBuf,
+    keep: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    /// A new folder that goes when the run ends.
+    pub fn temporary() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("gpuheal-").tempdir()?;
+        Ok(Self { dir: dir.path().to_owned(), keep: Some(dir) })
+    }
+
+    /// Leaves the folder there after the run.
+    pub fn keep(&mut self) {
+        if let Some(dir) = self.keep.take() {
+            let _path = dir.keep();
+        }
+    }
+}
+
+/// A cluster to start.
+pub struct ClusterPlan {
+    /// Its id.
+    pub id: &'static str,
+    /// What serves it.
+    pub kind: Kind,
+    /// Its nodes.
+    pub machines: Vec<Machine>,
+}
+
+/// How a fleet is started.
+pub struct Plan {
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+    /// The fleet's policy.
+    pub policy: String,
+    /// Its clusters.
+    pub clusters: Vec<ClusterPlan>,
+    /// Lease duration, renew deadline, retry of the spokes.
+    pub lease: [&'static str; 3],
+}
+
+/// The running fleet. Everything that it started ends with it.
+pub struct Fleet {
+    /// Its clusters, in the order of the plan.
+    pub clusters: Vec<Cluster>,
+    /// Its database.
+    pub pool: PgPool,
+    /// Where `psql` finds it.
+    pub database_url: String,
+    /// The hub.
+    pub hub: Process,
+    /// Where the hub serves people.
+    pub fleet_address: String,
+    /// Where the hub serves /metrics.
+    pub http_address: String,
+    /// Everything that the run wrote.
+    pub place: Place,
+    token: String,
+    settings: Vec<SpokeSettings>,
+    link_address: String,
+    _postgres: testpg::Postgres,
+}
+
+impl Fleet {
+    /// Starts all of it and waits until every cluster's leader is attached and its nodes are known to the hub.
+    pub async fn start(plan: Plan, mut say: impl FnMut(&str)) -> Result<Self> {
+        let place = Place::temporary()?;
+        let dir = place.dir.clone();
+        say("a private Postgres");
+        let postgres = {
+            let at = dir.join("postgres");
+            tokio::task::spawn_blocking(move || testpg::Postgres::start(&at)).await??
+        };
+        let database_url = postgres.url();
+        let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&database_url).await?;
+        say("a development PKI");
+        let ids: Vec<String> = plan.clusters.iter().map(|cluster| cluster.id.to_owned()).collect();
+        let pki = dir.join("pki");
+        make_pki(&pki, &ids)?;
+        let token = hex::encode(gpuheal_proto::ids::digest(&["webhook token", &plan.seed.to_string()]));
+        let token_file = dir.join("webhook.token");
+        std::fs::write(&token_file, &token)?;
+        std::fs::write(dir.join("policy.yaml"), &plan.policy)?;
+        std::fs::write(dir.join("database.url"), &database_url)?;
+        say("the hub");
+        let ports = HubPorts::free()?;
+        let mut hub = start_hub(&dir, &ports)?;
+        hub.ready().await?;
+        let mut clusters = vec![];
+        let mut settings = vec![];
+        for planned in plan.clusters {
+            let kind = if planned.kind == Kind::Real { "Kubernetes' own control plane" } else { "kubesim" };
+            say(&format!("cluster {}: {} nodes on {kind}, two spokes", planned.id, planned.machines.len()));
+            let mut cluster = Cluster::start(planned.id, planned.kind, &dir, plan.seed, planned.machines).await?;
+            let spoke = SpokeSettings {
+                hub: format!("https://{}", ports.link),
+                identity: pki.join("clusters").join(planned.id),
+                token_file: token_file.clone(),
+                lease: plan.lease,
+            };
+            cluster.start_spokes(&spoke).await?;
+            clusters.push(cluster);
+            settings.push(spoke);
+        }
+        let fleet = Self {
+            clusters,
+            pool,
+            database_url,
+            hub,
+            fleet_address: ports.fleet.clone(),
+            http_address: ports.http.clone(),
+            place,
+            token,
+            settings,
+            link_address: ports.link,
+            _postgres: postgres,
+        };
+        for cluster in &fleet.clusters {
+            cluster.leader().await?;
+            fleet.inventory_known(cluster).await?;
+        }
+        Ok(fleet)
+    }
+
+    async fn inventory_known(&self, cluster: &Cluster) -> Result<()> {
+        let want = i64::try_from(cluster.gpu_nodes().len())?;
+        wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), Duration::from_secs(60), || async {
+            let known: i64 = sqlx::query_scalar("SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0")
+                .bind(&cluster.id)
+                .fetch_one(&self.pool)
+                .await?;
+            Ok((known >= want).then_some(()))
+        })
+        .await
+    }
+
+    /// A cluster by its id.
+    pub fn cluster(&self, id: &str) -> Result<&Cluster> {
+        self.clusters.iter().find(|cluster| cluster.id == id).with_context(|| format!("no cluster {id}"))
+    }
+
+    /// A cluster by its id, to change.
+    pub fn cluster_mut(&mut self, id: &str) -> Result<(&mut Cluster, SpokeSettings)> {
+        let at = self.clusters.iter().position(|cluster| cluster.id == id).with_context(|| format!("no cluster {id}"))?;
+        Ok((&mut self.clusters[at], self.settings[at].clone()))
+    }
+
+    /// Kills the hub as a crash would.
+    pub fn kill_hub(&mut self) -> Result<()> {
+        self.hub.kill()
+    }
+
+    /// Starts the hub again where it was.
+    pub async fn start_hub_again(&mut self) -> Result<()> {
+        let ports = HubPorts { link: self.link_address.clone(), fleet: self.fleet_address.clone(), http: self.http_address.clone() };
+        self.hub = start_hub(&self.place.dir, &ports)?;
+        self.hub.ready().await?;
+        Ok(())
+    }
+
+    /// POSTs a webhook body to one address, with the token; gives the answer's status.
+    pub async fn post_alert(&self, address: &str, body: &serde_json::Value) -> Result<u16> {
+        self.post(address, "/api/v1/alert", Some(&self.token), body).await.map(|(status, _)| status)
+    }
+
+    /// POSTs to the manual endpoint; gives the answer's status and body.
+    pub async fn post_process(&self, address: &str, with_token: bool, body: &serde_json::Value) -> Result<(u16, serde_json::Value)> {
+        self.post(address, "/api/v1/process", with_token.then_some(self.token.as_str()), body).await
+    }
+
+    async fn post(&self, address: &str, path: &str, token: Option<&str>, body: &serde_json::Value) -> Result<(u16, serde_json::Value)> {
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
+        let mut request = client.post(format!("http://{address}{path}")).json(body);
+        if let Some(token) = token {
+            request = request.bearer_auth(token);
+        }
+        let answer = request.send().await?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await?;
+        Ok((status, serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text))))
+    }
+
+    /// The file that holds the key with which the hub signs commands: a run plays the thief of it.
+    #[must_use]
+    pub fn signing_key(&self) -> PathBuf {
+        self.place.dir.join("pki/signing/command.key")
+    }
+
+    /// Ends everything in good order, spokes first.
+    pub fn stop(mut self) -> Result<()> {
+        for cluster in &mut self.clusters {
+            for replica in cluster.replicas().values_mut() {
+                replica.process.stop()?;
+            }
+        }
+        self.hub.stop()
+    }
+}
+
+fn make_pki(dir: &Path, clusters: &[String]) -> Result<()> {
+    let mut command = std::process::Command::new(binary("gpuhealctl")?);
+    command.args(["pki", "init", "--dir"]).arg(dir);
+    for cluster in clusters {
+        command.args(["--cluster", cluster]);
+    }
+    let made = command.stdin(std::process::Stdio::null()).output()?;
+    if !made.status.success() {
+        bail!("gpuhealctl pki init failed: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    Ok(())
+}
+
+struct HubPorts {
+    link: String,
+    fleet: String,
+    http: String,
+}
+
+impl HubPorts {
+    /// Three free ports. Fixed for the run, since the hub is killed and started again under its spokes.
+    fn free() -> Result<Self> {
+        let listeners: Vec<std::net::TcpListener> =
+            (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+        let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().map(|a| a.to_string())).collect::<Result<_, _>>()?;
+        let [link, fleet, http] = addresses.try_into().map_err(|_| anyhow::anyhow!("three ports"))?;
+        Ok(Self { link, fleet, http })
+    }
+}
+
+fn start_hub(dir: &Path, ports: &HubPorts) -> Result<Process> {
+    let path = |tail: &str| dir.join(tail).display().to_string();
+    let program = binary("gpuheal-hub")?;
+    let migrated = std::process::Command::new(&program)
+        .args(["migrate", "--database-url-file", &path("database.url")])
+        .stdin(std::process::Stdio::null())
+        .output()?;
+    if !migrated.status.success() {
+        bail!("gpuheal-hub migrate failed: {}", String::from_utf8_lossy(&migrated.stderr));
+    }
+    let args: Vec<String> = [
+        "serve",
+        "--database-url-file",
+        &path("database.url"),
+        "--identity",
+        &path("pki/hub"),
+        "--signing-key",
+        &path("pki/signing/command.key"),
+        "--policy",
+        &path("policy.yaml"),
+        "--listen-link",
+        &ports.link,
+        "--listen-fleet",
+        &ports.fleet,
+        "--listen-http",
+        &ports.http,
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    Process::start(dir, "hub", &program, &args)
+}

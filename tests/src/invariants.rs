@@ -1,0 +1,123 @@
+//! The invariants of docs/architecture.md as named checks over what a finished run left in Postgres and in the clusters.
+//! Each says what broke it. A run of any kind ends with all of them.
+
+use anyhow::{Result, bail, ensure};
+use sqlx::PgPool;
+
+use crate::{fleet::Fleet, record};
+
+/// Checks every invariant that a finished run can show.
+pub async fn check(fleet: &Fleet) -> Result<()> {
+    let pool = &fleet.pool;
+    every_command_has_an_incident_a_reason_and_a_policy(pool).await?;
+    at_most_one_effect_per_command(fleet).await?;
+    no_effect_after_its_deadline(pool).await?;
+    nodes_out_never_exceed_the_budget(pool).await?;
+    no_acked_fault_is_lost(pool).await?;
+    no_mark_without_an_open_incident(fleet).await?;
+    silence_closes_nothing(pool).await?;
+    the_audit_chain_is_whole(pool).await?;
+    what_is_refused_says_so(pool).await
+}
+
+async fn none(pool: &PgPool, invariant: &str, sql: &'static str) -> Result<()> {
+    let broken: Vec<String> = sqlx::query_scalar(sql).fetch_all(pool).await?;
+    ensure!(broken.is_empty(), "{invariant}: broken by {broken:?}");
+    Ok(())
+}
+
+/// 1. No command without an incident, a reason and the policy revision it came from.
+async fn every_command_has_an_incident_a_reason_and_a_policy(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT c.command_id::text FROM commands c LEFT JOIN incidents i USING (cluster_id, incident_id)
+               LEFT JOIN policies p ON p.revision = c.policy_revision
+               WHERE i.incident_id IS NULL OR c.reason = '' OR p.revision IS NULL";
+    none(pool, "every command has an incident, a reason and a policy", sql).await
+}
+
+/// 2. At most one effect per command: one granted eviction for each pod UID that was there.
+async fn at_most_one_effect_per_command(fleet: &Fleet) -> Result<()> {
+    for cluster in &fleet.clusters {
+        let requests = cluster.requests().await;
+        for node in cluster.gpu_nodes() {
+            for (uid, pod) in cluster.observer.pods_of(&node) {
+                let granted = record::evictions(&requests, &pod.name).iter().filter(|r| r.code == 201).count();
+                let namesakes = cluster.gpu_nodes().iter().flat_map(|n| cluster.observer.pods_of(n)).filter(|(_, p)| p.name == pod.name).count();
+                ensure!(granted <= namesakes, "at most one effect per command: {} ({uid}) was evicted {granted} times", pod.name);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// 3. No first effect after a command's `start_by`, no step after its `finish_by`.
+async fn no_effect_after_its_deadline(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT command_id::text FROM commands WHERE started_at > start_by + interval '60 s' OR (state = 'SUCCEEDED' AND finished_at > finish_by + interval '60 s')";
+    none(pool, "no effect after its deadline", sql).await
+}
+
+/// 4. Nodes that we have out at once never exceed any budget.
+async fn nodes_out_never_exceed_the_budget(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT cluster_id || ' ' || scope || ': ' || out || ' of ' || allowed FROM budgets WHERE out > allowed";
+    none(pool, "nodes out never exceed the budget", sql).await?;
+    let sql = "SELECT b.cluster_id || ': counter ' || b.out || ', holds ' || count(h.node_uid) FROM budgets b
+               LEFT JOIN holds h ON h.cluster_id = b.cluster_id AND b.scope = ANY (h.scopes)
+               WHERE b.kind = 'cluster' GROUP BY b.cluster_id, b.scope, b.out HAVING b.out <> count(h.node_uid)";
+    none(pool, "a budget's counter is the number of its holds", sql).await
+}
+
+/// 5. A fault that the hub acked is settled or open, never lost: each open one is in front of a judge or in an incident.
+async fn no_acked_fault_is_lost(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT encode(f.fault_key, 'hex') FROM faults f WHERE f.settled_at IS NULL
+               AND NOT EXISTS (SELECT 1 FROM incident_faults m WHERE m.cluster_id = f.cluster_id AND m.fault_key = f.fault_key AND m.episode = f.episode)
+               AND NOT EXISTS (SELECT 1 FROM judgements j WHERE j.cluster_id = f.cluster_id AND j.node_uid = f.node_uid)";
+    none(pool, "no acked fault is lost", sql).await
+}
+
+/// 5, 6. No node is marked without an open incident.
+async fn no_mark_without_an_open_incident(fleet: &Fleet) -> Result<()> {
+    for cluster in &fleet.clusters {
+        for node in cluster.observer.tainted_now() {
+            let open: i64 = sqlx::query_scalar("SELECT count(*) FROM incidents WHERE cluster_id = $1 AND node_name = $2 AND closed_at IS NULL")
+                .bind(&cluster.id)
+                .bind(&node)
+                .fetch_one(&fleet.pool)
+                .await?;
+            ensure!(open == 1, "no mark without an open incident: {}/{node} is tainted and has {open}", cluster.id);
+        }
+    }
+    Ok(())
+}
+
+/// 7. Absence is not health: no incident was closed as released without a person's word or a fresh source that said clear.
+async fn silence_closes_nothing(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT i.incident_id::text FROM incidents i JOIN incident_faults m USING (cluster_id, incident_id)
+               JOIN faults f ON f.cluster_id = m.cluster_id AND f.fault_key = m.fault_key AND f.episode = m.episode
+               WHERE i.state = 'released' AND f.evidence = 'stale'
+               AND NOT EXISTS (SELECT 1 FROM process_requests r WHERE r.cluster_id = i.cluster_id AND r.action = 'release')";
+    none(pool, "silence closes nothing", sql).await
+}
+
+/// 8. The audit chain verifies from its first entry.
+async fn the_audit_chain_is_whole(pool: &PgPool) -> Result<()> {
+    let chains: Vec<(String, i64, Vec<u8>)> = sqlx::query_as("SELECT chain, seq, hash FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
+    for (chain, head, hash) in chains {
+        let rows: Vec<(i64, Vec<u8>, Vec<u8>)> =
+            sqlx::query_as("SELECT seq, prev_hash, hash FROM audit_entries WHERE chain = $1 ORDER BY seq").bind(&chain).fetch_all(pool).await?;
+        ensure!(rows.len() as i64 == head, "the audit chain is whole: {chain} has {} entries, its head says {head}", rows.len());
+        for (at, pair) in rows.windows(2).enumerate() {
+            if pair[1].1 != pair[0].2 {
+                bail!("the audit chain is whole: {chain} breaks after entry {}", at + 1);
+            }
+        }
+        ensure!(rows.last().is_none_or(|last| last.2 == hash), "the audit chain is whole: {chain}'s head is not its last entry");
+    }
+    Ok(())
+}
+
+/// 10. What is refused, skipped, blocked or dropped says so.
+async fn what_is_refused_says_so(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT subject FROM reports WHERE refusal <> '' AND reason = ''";
+    none(pool, "what is refused says so", sql).await?;
+    let sql = "SELECT incident_id::text FROM incidents WHERE reason = ''";
+    none(pool, "an incident says why", sql).await
+}

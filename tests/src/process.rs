@@ -1,0 +1,136 @@
+//! Child processes of a run: each started by us, logged to a file of its own, and ended by its id.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How long a program may take to say that it is ready. A debug build on a busy two-core machine takes under 5 s.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long a program may take to end after it was asked to.
+const END_WITHIN: Duration = Duration::from_secs(15);
+
+/// One running program.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    ready: PathBuf,
+}
+
+impl Process {
+    /// Starts `program` with `args`, its output going to `dir/name.log`. It gets `--ready-file` beside that.
+    pub fn start(dir: &Path, name: &str, program: &Path, args: &[String]) -> Result<Self> {
+        let log = dir.join(format!("{name}.log"));
+        let ready = dir.join(format!("{name}.ready.json"));
+        let _absent = std::fs::remove_file(&ready);
+        let out = File::options().create(true).append(true).open(&log).with_context(|| format!("opening {}", log.display()))?;
+        let child = Command::new(program)
+            .args(args)
+            .arg("--ready-file")
+            .arg(&ready)
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {} (built by `cargo build --bins`)", program.display()))?;
+        Ok(Self { name: name.to_owned(), child, log, ready })
+    }
+
+    /// Waits until the program has written its ready file, and gives what is in it.
+    pub async fn ready(&mut self) -> Result<serde_json::Value> {
+        let since = Instant::now();
+        while since.elapsed() < READY_WITHIN {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended with {status} before it was ready\n{}", self.name, self.log_tail());
+            }
+            if let Ok(text) = std::fs::read_to_string(&self.ready)
+                && let Ok(value) = serde_json::from_str(&text)
+            {
+                return Ok(value);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bail!("{} was not ready within {READY_WITHIN:?}\n{}", self.name, self.log_tail())
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it as a crash would: SIGKILL, nothing flushed.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("killing {}", self.name))?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Asks it to end (SIGTERM) and waits; kills it when it does not.
+    pub fn stop(&mut self) -> Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("a process id")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        let since = Instant::now();
+        while since.elapsed() < END_WITHIN {
+            if self.child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill()
+    }
+
+    /// Has it ended?
+    pub fn ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// Resident memory in KiB, as the kernel counts it.
+    #[must_use]
+    pub fn resident_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().trim_end_matches(" kB").parse().ok()
+    }
+
+    /// The last lines of its log, for an error message.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(20)..].join("\n");
+        format!("--- end of {}\n{tail}", self.log.display())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.ended() {
+            let _ended_already = self.child.kill();
+            let _reaped = self.child.wait();
+        }
+    }
+}
+
+/// Where a binary of this workspace is: beside the running one.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    let me = std::env::current_exe()?;
+    let mut dir = me.parent().context("a binary is in a folder")?;
+    if dir.ends_with("deps") {
+        dir = dir.parent().context("deps is in a folder")?;
+    }
+    let path = dir.join(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        bail!("{} does not exist: run `cargo build --bins` first (make does)", path.display())
+    }
+}

@@ -1,0 +1,66 @@
+//! (j) Release: label, taint and our cordon are gone; a cordon that a person had set before is still there.
+
+use std::{process::Stdio, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use gpuheal_proto::kubernetes::{LABEL_STATUS, TAINT_FAULTY};
+
+use super::{Outcome, Stage, WITHIN, setting};
+use crate::{process::binary, wait};
+
+pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
+    let (ours, theirs) = (stage.node("alpha", 0)?, stage.node("alpha", 2)?);
+    let cluster = stage.fleet.cluster("alpha")?;
+    if cluster.observer.times_tainted(&ours) == 0 {
+        setting::gpu_falls_off_the_bus(cluster, &ours, 2).await?;
+        stage.succeeded("alpha", &ours, "evict").await?;
+    }
+    cluster.set_cordon(&theirs, true).await?;
+    let since = Instant::now();
+    setting::gpu_falls_off_the_bus(cluster, &theirs, 3).await?;
+    stage.tainted("alpha", &theirs, since).await?;
+    stage.succeeded("alpha", &theirs, "evict").await?;
+    ensure!(cordoned(stage, &ours).await?, "the policy cordons what it quarantines, {ours} is not cordoned");
+    for node in [&ours, &theirs] {
+        release(stage, node)?;
+        stage.succeeded("alpha", node, "release").await?;
+        wait::until(&format!("our marks to be gone from {node}"), WITHIN, || async { Ok((!marked(stage, node).await?).then_some(())) }).await?;
+    }
+    ensure!(!cordoned(stage, &ours).await?, "our own cordon is still on {ours}");
+    ensure!(cordoned(stage, &theirs).await?, "the person's cordon is gone from {theirs}");
+    stage.outcomes.push(Outcome {
+        scene: 'j',
+        fault: "released by gpuhealctl".into(),
+        node: format!("alpha/{ours}, alpha/{theirs}"),
+        decided: "release".into(),
+        why: "a person's word".into(),
+        done: format!("label, taint and our cordon gone from {ours}"),
+        taint_ms: None,
+        drained_ms: None,
+        refused: format!("{theirs} stays cordoned: a person had done that before us"),
+    });
+    Ok(())
+}
+
+async fn marked(stage: &Stage, node: &str) -> Result<bool> {
+    let node = stage.fleet.cluster("alpha")?.node(node).await?;
+    let tainted = node.spec.and_then(|spec| spec.taints).is_some_and(|taints| taints.iter().any(|taint| taint.key == TAINT_FAULTY));
+    let labelled = node.metadata.labels.is_some_and(|labels| labels.contains_key(LABEL_STATUS));
+    Ok(tainted || labelled)
+}
+
+async fn cordoned(stage: &Stage, node: &str) -> Result<bool> {
+    Ok(stage.fleet.cluster("alpha")?.node(node).await?.spec.and_then(|spec| spec.unschedulable).unwrap_or(false))
+}
+
+fn release(stage: &Stage, node: &str) -> Result<()> {
+    let output = std::process::Command::new(binary("gpuhealctl")?)
+        .args(["--hub", &format!("https://{}", stage.fleet.fleet_address), "--identity"])
+        .arg(stage.fleet.place.dir.join("pki/users/admin"))
+        .args(["release", node, "--cluster", "alpha", "--reason", "checked by hand"])
+        .stdin(Stdio::null())
+        .output()
+        .context("running gpuhealctl release")?;
+    ensure!(output.status.success(), "gpuhealctl release {node} failed: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
