@@ -5,6 +5,7 @@ CREATE TABLE hub_state (
     hub_term bigint NOT NULL,
     raised_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reason text NOT NULL,
+    stop_reason text,
     CONSTRAINT hub_state_pkey PRIMARY KEY (only_row),
     CONSTRAINT hub_state_one_row CHECK (only_row),
     CONSTRAINT hub_state_term_positive CHECK (hub_term > 0)
@@ -14,6 +15,7 @@ COMMENT ON COLUMN hub_state.only_row IS 'Always true: there is one row';
 COMMENT ON COLUMN hub_state.hub_term IS 'Epoch of the database: raised at each promotion or restore, never lowered';
 COMMENT ON COLUMN hub_state.raised_at IS 'When the term was raised last';
 COMMENT ON COLUMN hub_state.reason IS 'Why it was raised';
+COMMENT ON COLUMN hub_state.stop_reason IS 'Why the whole fleet is stopped; none: it is not';
 INSERT INTO hub_state (hub_term, reason) VALUES (1, 'new database');
 
 CREATE TABLE clusters (
@@ -21,6 +23,8 @@ CREATE TABLE clusters (
     name text NOT NULL DEFAULT '',
     kube_system_uid text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    labels jsonb NOT NULL DEFAULT '{}',
+    frozen text,
     spoke_version text NOT NULL DEFAULT '',
     settings_version bigint NOT NULL DEFAULT 0,
     settings_errors jsonb NOT NULL DEFAULT '[]',
@@ -41,6 +45,8 @@ COMMENT ON COLUMN clusters.cluster_id IS 'Opaque id, from the certificate of its
 COMMENT ON COLUMN clusters.name IS 'For people; the id when nobody named it';
 COMMENT ON COLUMN clusters.kube_system_uid IS 'UID of its kube-system namespace: another one under this id is a clone';
 COMMENT ON COLUMN clusters.created_at IS 'First seen';
+COMMENT ON COLUMN clusters.labels IS 'Labels that policy scopes by';
+COMMENT ON COLUMN clusters.frozen IS 'Why nothing may be done in it; none: it is not frozen';
 COMMENT ON COLUMN clusters.spoke_version IS 'Version of the spoke that attached last';
 COMMENT ON COLUMN clusters.settings_version IS 'Detection settings that the spoke has taken';
 COMMENT ON COLUMN clusters.settings_errors IS 'Why the spoke did not take the last settings; empty when it did';

@@ -27,14 +27,15 @@ CREATE TABLE faults (
     evidence_at timestamptz NOT NULL,
     evidence_since timestamptz NOT NULL,
     settled_at timestamptz,
-    settled_why text,
+    settled_level text,
     CONSTRAINT faults_pkey PRIMARY KEY (cluster_id, fault_key, episode),
     CONSTRAINT faults_key_length CHECK (octet_length(fault_key) = 32),
     CONSTRAINT faults_episode_positive CHECK (episode > 0),
     CONSTRAINT faults_onset_known CHECK (onset IN ('edge', 'standing')),
     CONSTRAINT faults_evidence_known CHECK (evidence IN ('seen', 'clear', 'stale')),
     CONSTRAINT faults_witnessed CHECK (witnesses <> '{}'::jsonb),
-    CONSTRAINT faults_settled_has_reason CHECK ((settled_at IS NULL) = (settled_why IS NULL))
+    CONSTRAINT faults_settled_has_level CHECK ((settled_at IS NULL) = (settled_level IS NULL)),
+    CONSTRAINT faults_settled_level_known CHECK (settled_level IN ('P0', 'P1', 'P2'))
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX faults_one_open_episode ON faults (cluster_id, fault_key) WHERE settled_at IS NULL;
 CREATE INDEX faults_open_by_node ON faults (cluster_id, node_uid) WHERE settled_at IS NULL;
@@ -65,8 +66,8 @@ COMMENT ON COLUMN faults.observed_at IS 'When the spoke saw it last, by its own 
 COMMENT ON COLUMN faults.evidence IS 'How it stands now: seen, clear or stale';
 COMMENT ON COLUMN faults.evidence_at IS 'When that was last told';
 COMMENT ON COLUMN faults.evidence_since IS 'Since when it has been told without a break';
-COMMENT ON COLUMN faults.settled_at IS 'When the episode ended; none while it is open';
-COMMENT ON COLUMN faults.settled_why IS 'How it ended';
+COMMENT ON COLUMN faults.settled_at IS 'When an incident that held it closed; none before';
+COMMENT ON COLUMN faults.settled_level IS 'Up to which level that settled it: it opens nothing again unless it becomes worse';
 
 CREATE TABLE poison (
     cluster_id text NOT NULL,

@@ -6,25 +6,32 @@ CREATE TABLE incidents (
     node_uid text NOT NULL,
     node_name text NOT NULL,
     level text NOT NULL,
+    manual boolean NOT NULL DEFAULT false,
     state text NOT NULL,
+    state_at timestamptz NOT NULL,
     reason text NOT NULL,
     decision_no integer NOT NULL DEFAULT 0,
     policy_revision bigint NOT NULL DEFAULT 0,
     opened_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL,
     recheck_at timestamptz,
+    approved_at timestamptz,
+    approved_by text,
+    approved_decision_no integer,
+    validated text,
     closed_at timestamptz,
     CONSTRAINT incidents_pkey PRIMARY KEY (cluster_id, incident_id),
-    CONSTRAINT incidents_level_known CHECK (level IN ('P0', 'P1', 'P2', 'manual')),
+    CONSTRAINT incidents_level_known CHECK (level IN ('P0', 'P1', 'P2')),
     CONSTRAINT incidents_state_known CHECK (state IN (
-        'open', 'watching', 'planned', 'awaiting_approval', 'quarantining', 'draining', 'quarantined', 'remediating',
-        'validating', 'releasing', 'released', 'recorded', 'suppressed', 'blocked', 'overridden', 'gone', 'failed',
-        'escalated')),
+        'open', 'watching', 'recorded', 'suppressed', 'blocked', 'awaiting_approval', 'quarantining', 'draining', 'validating',
+        'releasing', 'overriding', 'failed', 'escalated', 'released', 'overridden', 'gone', 'filed')),
     CONSTRAINT incidents_decision_natural CHECK (decision_no >= 0),
-    CONSTRAINT incidents_closed_is_final CHECK (closed_at IS NULL OR state IN ('released', 'recorded', 'overridden', 'gone', 'failed', 'suppressed')),
-    CONSTRAINT incidents_closed_waits_for_nothing CHECK (closed_at IS NULL OR recheck_at IS NULL)
+    CONSTRAINT incidents_closed_is_final CHECK ((closed_at IS NOT NULL) = (state IN ('released', 'overridden', 'gone', 'filed'))),
+    CONSTRAINT incidents_closed_waits_for_nothing CHECK (closed_at IS NULL OR recheck_at IS NULL),
+    CONSTRAINT incidents_approval_whole CHECK ((approved_at IS NULL) = (approved_by IS NULL) AND (approved_at IS NULL) = (approved_decision_no IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX incidents_one_open_per_node ON incidents (cluster_id, node_uid) WHERE closed_at IS NULL;
+CREATE INDEX incident_open_state ON incidents (cluster_id, level) WHERE closed_at IS NULL;
 CREATE INDEX incidents_by_opened ON incidents (cluster_id, opened_at);
 CREATE INDEX incidents_by_node ON incidents (cluster_id, node_uid, opened_at);
 COMMENT ON TABLE incidents IS 'Everything known and done about one node''s trouble: opens once, closes once';
@@ -32,14 +39,20 @@ COMMENT ON COLUMN incidents.cluster_id IS 'Cluster of the node';
 COMMENT ON COLUMN incidents.incident_id IS 'Also the process-id in the node''s annotations';
 COMMENT ON COLUMN incidents.node_uid IS 'The node';
 COMMENT ON COLUMN incidents.node_name IS 'For people';
-COMMENT ON COLUMN incidents.level IS 'P0 act now, P1 warn and watch, P2 record; manual when a person asked';
+COMMENT ON COLUMN incidents.level IS 'Worst so far: P0 act now, P1 warn and watch, P2 record';
+COMMENT ON COLUMN incidents.manual IS 'A person asked for it; no fault did';
 COMMENT ON COLUMN incidents.state IS 'Where it stands';
+COMMENT ON COLUMN incidents.state_at IS 'Since when';
 COMMENT ON COLUMN incidents.reason IS 'Why it stands there, with numbers';
 COMMENT ON COLUMN incidents.decision_no IS 'Number of the last decision';
 COMMENT ON COLUMN incidents.policy_revision IS 'Policy of the last decision';
 COMMENT ON COLUMN incidents.opened_at IS 'When it opened';
 COMMENT ON COLUMN incidents.changed_at IS 'When state or reason changed last';
 COMMENT ON COLUMN incidents.recheck_at IS 'When a waiting state is judged again';
+COMMENT ON COLUMN incidents.approved_at IS 'When a person gave the word to go on';
+COMMENT ON COLUMN incidents.approved_by IS 'Who';
+COMMENT ON COLUMN incidents.approved_decision_no IS 'For which decision';
+COMMENT ON COLUMN incidents.validated IS 'Who declared the node healthy, and why';
 COMMENT ON COLUMN incidents.closed_at IS 'When it closed; none while open';
 
 CREATE TABLE incident_faults (
@@ -48,19 +61,21 @@ CREATE TABLE incident_faults (
     fault_key bytea NOT NULL,
     episode integer NOT NULL,
     level text NOT NULL,
+    verdict text NOT NULL DEFAULT '',
     added_at timestamptz NOT NULL,
     CONSTRAINT incident_faults_pkey PRIMARY KEY (cluster_id, incident_id, fault_key, episode),
     CONSTRAINT incident_faults_incident FOREIGN KEY (cluster_id, incident_id) REFERENCES incidents (cluster_id, incident_id),
     CONSTRAINT incident_faults_fault FOREIGN KEY (cluster_id, fault_key, episode) REFERENCES faults (cluster_id, fault_key, episode),
     CONSTRAINT incident_faults_level_known CHECK (level IN ('P0', 'P1', 'P2'))
 );
-CREATE UNIQUE INDEX incident_faults_one_incident ON incident_faults (cluster_id, fault_key, episode);
-COMMENT ON TABLE incident_faults IS 'Which episodes an incident holds; an episode belongs to one incident';
+CREATE INDEX incident_faults_by_fault ON incident_faults (cluster_id, fault_key, episode);
+COMMENT ON TABLE incident_faults IS 'Which episodes an incident holds; one that became worse after its incident closed is held by a second';
 COMMENT ON COLUMN incident_faults.cluster_id IS 'Cluster of both';
 COMMENT ON COLUMN incident_faults.incident_id IS 'The incident';
 COMMENT ON COLUMN incident_faults.fault_key IS 'The fault';
 COMMENT ON COLUMN incident_faults.episode IS 'Its episode';
 COMMENT ON COLUMN incident_faults.level IS 'Level that policy last gave this fault';
+COMMENT ON COLUMN incident_faults.verdict IS 'What the last decision made of it, and why';
 COMMENT ON COLUMN incident_faults.added_at IS 'When it joined';
 
 CREATE TABLE decisions (

@@ -17,6 +17,7 @@ CREATE TABLE commands (
     decision_no integer NOT NULL,
     idempotency_key text NOT NULL,
     state text NOT NULL DEFAULT 'PROPOSED',
+    state_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     action text NOT NULL,
     node_uid text NOT NULL,
     node_name text NOT NULL,
@@ -59,7 +60,6 @@ CREATE TABLE commands (
     cancel_asked_at timestamptz,
     cancel_envelope bytea,
     cancel_sent_at timestamptz,
-    void_after timestamptz,
     CONSTRAINT commands_pkey PRIMARY KEY (cluster_id, command_id),
     CONSTRAINT commands_idempotency UNIQUE (cluster_id, idempotency_key),
     CONSTRAINT commands_seq_unique UNIQUE (cluster_id, cmd_seq),
@@ -85,7 +85,6 @@ CREATE INDEX commands_to_sign ON commands (cluster_id, cmd_seq) WHERE state = 'P
 CREATE INDEX commands_to_send ON commands (cluster_id, cmd_seq) WHERE state IN ('SIGNED', 'DISPATCHED');
 CREATE INDEX commands_to_cancel ON commands (cluster_id) WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL;
 CREATE INDEX commands_open_by_deadline ON commands (start_by) WHERE state IN ('PROPOSED', 'AWAITING_APPROVAL', 'SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED');
-CREATE INDEX commands_to_void ON commands (void_after) WHERE void_after IS NOT NULL;
 CREATE INDEX commands_by_node ON commands (cluster_id, node_uid, created_at);
 CREATE INDEX commands_by_incident ON commands (cluster_id, incident_id);
 CREATE INDEX commands_by_envelope ON commands (cluster_id, envelope_sha256) WHERE envelope_sha256 IS NOT NULL;
@@ -96,6 +95,7 @@ COMMENT ON COLUMN commands.incident_id IS 'Incident that it belongs to';
 COMMENT ON COLUMN commands.decision_no IS 'Decision that it came from';
 COMMENT ON COLUMN commands.idempotency_key IS 'H(incident, plan, step): the same thing is never asked twice';
 COMMENT ON COLUMN commands.state IS 'PROPOSED, AWAITING_APPROVAL, SIGNED, DISPATCHED, RECEIVED, STARTED, then SUCCEEDED, FAILED, UNKNOWN, REFUSED, EXPIRED or CANCELLED';
+COMMENT ON COLUMN commands.state_at IS 'When that state was stored';
 COMMENT ON COLUMN commands.action IS 'Its most far-reaching step: notify, mark, evict, release';
 COMMENT ON COLUMN commands.node_uid IS 'The node';
 COMMENT ON COLUMN commands.node_name IS 'For people';
@@ -138,7 +138,6 @@ COMMENT ON COLUMN commands.cancel_reason IS 'Why it was called off';
 COMMENT ON COLUMN commands.cancel_asked_at IS 'When it was called off';
 COMMENT ON COLUMN commands.cancel_envelope IS 'Signed cancellation, as sent';
 COMMENT ON COLUMN commands.cancel_sent_at IS 'When that was put on a stream';
-COMMENT ON COLUMN commands.void_after IS 'It came to nothing: hold and cooldown fall once a cluster state as of after this moment shows no mark';
 
 CREATE TABLE reports (
     cluster_id text NOT NULL,
@@ -185,7 +184,7 @@ CREATE TABLE process_requests (
     answer text NOT NULL,
     asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT process_requests_pkey PRIMARY KEY (cluster_id, request_id),
-    CONSTRAINT process_requests_outcome_known CHECK (outcome IN ('accepted', 'no_such_node', 'blocked', 'invalid')),
+    CONSTRAINT process_requests_outcome_known CHECK (outcome IN ('accepted', 'already_done', 'no_such_node', 'blocked', 'invalid')),
     CONSTRAINT process_requests_accepted_has_command CHECK (outcome <> 'accepted' OR command_id IS NOT NULL)
 );
 COMMENT ON TABLE process_requests IS 'What people asked for by hand; the same id gives the first answer again';
@@ -196,7 +195,7 @@ COMMENT ON COLUMN process_requests.action IS 'mark, evict, release or notify';
 COMMENT ON COLUMN process_requests.caller IS 'Who asked';
 COMMENT ON COLUMN process_requests.reason IS 'Why they asked';
 COMMENT ON COLUMN process_requests.override_cooldown IS 'They waived the cooldown';
-COMMENT ON COLUMN process_requests.outcome IS 'accepted, no_such_node, blocked or invalid';
+COMMENT ON COLUMN process_requests.outcome IS 'accepted, already_done, no_such_node, blocked or invalid';
 COMMENT ON COLUMN process_requests.command_id IS 'The command that came of it';
 COMMENT ON COLUMN process_requests.answer IS 'What was answered, with the arithmetic';
 COMMENT ON COLUMN process_requests.asked_at IS 'When';

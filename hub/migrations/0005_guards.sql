@@ -4,24 +4,20 @@ CREATE TABLE cooldowns (
     cluster_id text NOT NULL,
     node_uid text NOT NULL,
     incident_id uuid NOT NULL,
-    command_id uuid NOT NULL,
     state text NOT NULL,
-    length_ms bigint NOT NULL,
-    reserved_at timestamptz NOT NULL,
-    until_at timestamptz NOT NULL,
+    until_at timestamptz,
+    changed_at timestamptz NOT NULL,
     CONSTRAINT cooldowns_pkey PRIMARY KEY (cluster_id, node_uid),
     CONSTRAINT cooldowns_state_known CHECK (state IN ('reserved', 'running', 'void')),
-    CONSTRAINT cooldowns_length_natural CHECK (length_ms >= 0)
+    CONSTRAINT cooldowns_running_ends CHECK ((state = 'running') = (until_at IS NOT NULL))
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE cooldowns IS 'After acting on a node nothing new is done to it until then';
 COMMENT ON COLUMN cooldowns.cluster_id IS 'Cluster of the node';
 COMMENT ON COLUMN cooldowns.node_uid IS 'The node';
 COMMENT ON COLUMN cooldowns.incident_id IS 'Incident whose action it follows; it never holds back that one';
-COMMENT ON COLUMN cooldowns.command_id IS 'Command that it follows';
 COMMENT ON COLUMN cooldowns.state IS 'reserved with the decision, running from the first effect, void when nothing came of it';
-COMMENT ON COLUMN cooldowns.length_ms IS 'How long it runs from the first effect';
-COMMENT ON COLUMN cooldowns.reserved_at IS 'When it was reserved';
-COMMENT ON COLUMN cooldowns.until_at IS 'When it ends; while reserved, as if the effect came at the latest moment';
+COMMENT ON COLUMN cooldowns.until_at IS 'When it ends; none unless it runs';
+COMMENT ON COLUMN cooldowns.changed_at IS 'When it moved last';
 
 CREATE TABLE budgets (
     scope text NOT NULL,
@@ -62,13 +58,13 @@ COMMENT ON COLUMN holds.held_at IS 'Since when';
 CREATE TABLE rate_buckets (
     scope text NOT NULL,
     cluster_id text NOT NULL DEFAULT '',
-    tokens double precision NOT NULL,
+    milli_tokens bigint NOT NULL,
     filled_at timestamptz NOT NULL,
     CONSTRAINT rate_buckets_pkey PRIMARY KEY (cluster_id, scope),
-    CONSTRAINT rate_buckets_tokens_natural CHECK (tokens >= 0)
+    CONSTRAINT rate_buckets_tokens_natural CHECK (milli_tokens >= 0)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 500);
 COMMENT ON TABLE rate_buckets IS 'How many more nodes may be acted on right now';
 COMMENT ON COLUMN rate_buckets.scope IS 'fleet or cluster';
 COMMENT ON COLUMN rate_buckets.cluster_id IS 'Cluster of the scope; empty for the fleet';
-COMMENT ON COLUMN rate_buckets.tokens IS 'What was left then';
+COMMENT ON COLUMN rate_buckets.milli_tokens IS 'Thousandths of a node that were left then';
 COMMENT ON COLUMN rate_buckets.filled_at IS 'The moment at which that was left';

@@ -12,7 +12,7 @@ COMMENT ON VIEW audit.incidents IS 'Each node''s trouble: when, how bad, where i
 
 CREATE VIEW audit.faults AS
 SELECT f.cluster_id, encode(f.fault_key, 'hex') AS fault_key, f.episode, m.incident_id, f.node_name, f.node_uid, f.gpu_slot, f.gpu_uuid,
-       f.gpu_model, f.class, f.code, m.level, f.onset, f.value, f.count, f.first_at, f.last_at, f.settled_at, f.settled_why
+       f.gpu_model, f.class, f.code, m.level, f.onset, f.value, f.count, f.first_at, f.last_at, f.settled_at, f.settled_level
 FROM faults f
 LEFT JOIN incident_faults m ON m.cluster_id = f.cluster_id AND m.fault_key = f.fault_key AND m.episode = f.episode;
 COMMENT ON VIEW audit.faults IS 'Each episode of each fault, with the incident that holds it';

@@ -1,0 +1,5 @@
+//! Migrations are embedded: a change of theirs must rebuild the crate.
+
+fn main() {
+    println!("cargo::rerun-if-changed=migrations");
+}
