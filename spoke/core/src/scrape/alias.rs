@@ -19,10 +19,22 @@ pub struct Alias {
     pub scale: f64,
 }
 
-/// The table of metric names.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The table of metric names. Built once from settings, asked once per metric of a page.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Aliases {
     own: BTreeMap<String, Alias>,
+    /// Names without prefix, sorted by length and then text.
+    fields: Vec<(&'static str, Alias)>,
+}
+
+impl Default for Aliases {
+    fn default() -> Self {
+        let plain = FIELDS.iter().map(|&(name, metric)| (name, Alias { metric, scale: 1.0 }));
+        let ratios = PERCENT_AS_RATIO.iter().map(|&(name, metric)| (name, Alias { metric, scale: 100.0 }));
+        let mut fields: Vec<_> = plain.chain(ratios).collect();
+        fields.sort_by_key(|(name, _)| (name.len(), *name));
+        Self { own: BTreeMap::new(), fields }
+    }
 }
 
 impl Aliases {
@@ -45,19 +57,17 @@ impl Aliases {
         lower.copy_from_slice(name.as_bytes());
         lower.make_ascii_lowercase();
         let lower = std::str::from_utf8(lower).ok()?;
-        self.own.get(lower).copied().or_else(|| default_alias(lower))
+        if let Some(&own) = self.own.get(lower) {
+            return Some(own);
+        }
+        let field = PREFIXES.iter().find_map(|prefix| lower.strip_prefix(prefix))?;
+        let at = self.fields.binary_search_by_key(&(field.len(), field), |(name, _)| (name.len(), *name)).ok()?;
+        Some(self.fields[at].1)
     }
 }
 
-fn default_alias(lower: &str) -> Option<Alias> {
-    let field = lower.strip_prefix("dcgm_fi_dev_").or_else(|| lower.strip_prefix("dcgm_fi_prof_"));
-    let field = field.or_else(|| lower.strip_prefix("dcgm_exp_")).or_else(|| lower.strip_prefix("dcgm_"))?;
-    if let Some(&(_, metric)) = PERCENT_AS_RATIO.iter().find(|(name, _)| *name == field) {
-        return Some(Alias { metric, scale: 100.0 });
-    }
-    let found = FIELDS.iter().find(|(name, _)| *name == field);
-    found.map(|&(_, metric)| Alias { metric, scale: 1.0 })
-}
+/// What stands before the field's name; the short one last, as it begins the others.
+const PREFIXES: [&str; 4] = ["dcgm_fi_dev_", "dcgm_fi_prof_", "dcgm_exp_", "dcgm_"];
 
 /// DCGM 4.6 and later: the same measurement as a ratio of 0 to 1.
 const PERCENT_AS_RATIO: &[(&str, Metric)] = &[
@@ -67,8 +77,7 @@ const PERCENT_AS_RATIO: &[(&str, Metric)] = &[
     ("dec_util_ratio", Metric::DecoderUtil),
 ];
 
-/// Names without their prefix (`DCGM_FI_DEV_`, `DCGM_FI_PROF_`, `DCGM_EXP_`, `dcgm_`). Searched once per metric of a
-/// page, not per row.
+/// Names without their prefix, see [`PREFIXES`].
 const FIELDS: &[(&str, Metric)] = &[
     ("gpu_temp", Metric::GpuTemp),
     ("gpu_temp_celsius", Metric::GpuTemp),

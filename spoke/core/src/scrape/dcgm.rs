@@ -29,8 +29,8 @@ pub struct Page<'a> {
     pub rows: u32,
     /// Rows that were readable but are no sample, by reason.
     pub skipped: BTreeMap<Skip, u32>,
-    /// Rows per known metric, those without a reading included: what is absent here is a signal not available.
-    pub present: BTreeMap<Metric, u32>,
+    /// Rows per known metric, by its place in [`Metric::ALL`]. See [`Page::rows_of`].
+    present: Vec<u32>,
     /// Lines that could not be read.
     pub errors: BadLines,
 }
@@ -146,7 +146,7 @@ pub enum Skip {
 /// Reads a page.
 pub fn decode<'a>(page: &'a [u8], aliases: &Aliases) -> Result<Page<'a>, exposition::Error> {
     let mut rows = exposition::rows(page)?;
-    let mut out = Page::default();
+    let mut out = Page { present: vec![0; Metric::ALL.len()], ..Page::default() };
     let mut inventory = Inventory::default();
     let (mut name, mut alias) = ("", None);
     while let Some(row) = rows.next() {
@@ -159,17 +159,17 @@ pub fn decode<'a>(page: &'a [u8], aliases: &Aliases) -> Result<Page<'a>, exposit
             skip(&mut out.skipped, Skip::UnknownMetric);
             continue;
         };
-        *out.present.entry(alias.metric).or_default() += 1;
-        let Ok(place) = inventory.place(row.labels, &mut out.gpus) else {
+        out.present[alias.metric as usize] += 1;
+        let Ok(text) = inventory.place(row.labels, &mut out.gpus) else {
             rows.reject(&row, Reason::LabelsMalformed);
             continue;
         };
-        let placed = place.and_then(|(entity, labels)| {
-            let value = alias.metric.accept(row.value * alias.scale).map_err(Skip::NoReading)?;
-            let sample = sample(inventory.gpu_of(entity), &labels, alias.metric, value, row.timestamp_ms);
+        let value = alias.metric.accept(row.value * alias.scale).map_err(Skip::NoReading);
+        let kept = inventory.entity_of(text).and_then(|entity| {
+            let sample = sample(inventory.gpu_of(entity), inventory.labels_of(text), alias.metric, value?, row.timestamp_ms);
             inventory.keep(entity, sample, &mut out.samples)
         });
-        if let Err(reason) = placed {
+        if let Err(reason) = kept {
             skip(&mut out.skipped, reason);
         }
     }
@@ -196,6 +196,11 @@ impl<'a> Page<'a> {
     /// The GPU of a sample.
     pub fn gpu(&self, sample: &GpuSample<'a>) -> &GpuRow<'a> {
         &self.gpus[usize::from(sample.gpu)]
+    }
+
+    /// How many rows of this metric there were, those without a reading included. 0 = the signal is not available.
+    pub fn rows_of(&self, metric: Metric) -> u32 {
+        self.present.get(metric as usize).copied().unwrap_or_default()
     }
 
     /// The samples of one metric.

@@ -50,7 +50,12 @@ pub struct Row<'a> {
 /// Walks over the rows of a page; afterwards [`Rows::bad`] tells what was refused.
 #[derive(Clone, Debug)]
 pub struct Rows<'a> {
-    rest: &'a [u8],
+    page: &'a [u8],
+    /// The same, if all of it is UTF-8: then no line needs to be checked by itself.
+    text: Option<&'a str>,
+    newlines: memchr::Memchr<'a>,
+    /// Where the next line begins.
+    at: usize,
     line: u32,
     /// The last name that was checked: rows of one metric follow each other, so the check is a comparison.
     name: &'a str,
@@ -63,7 +68,8 @@ pub fn rows(page: &[u8]) -> Result<Rows<'_>, Error> {
     if bytes > bytes_max {
         return Err(Error::PageTooLarge { bytes, bytes_max });
     }
-    Ok(Rows { rest: page, line: 0, name: "", bad: BadLines::default() })
+    let (text, newlines) = (std::str::from_utf8(page).ok(), memchr::memchr_iter(b'\n', page));
+    Ok(Rows { page, text, newlines, at: 0, line: 0, name: "", bad: BadLines::default() })
 }
 
 impl<'a> Rows<'a> {
@@ -82,22 +88,34 @@ impl<'a> Rows<'a> {
         self.bad
     }
 
-    fn parse(&mut self, line: &'a [u8]) -> Result<Row<'a>, Reason> {
-        if line.len() > LINE_BYTES_MAX {
+    fn parse(&mut self, from: usize, to: usize) -> Result<Row<'a>, Reason> {
+        if to - from > LINE_BYTES_MAX {
             return Err(Reason::LineTooLong);
         }
-        let text = std::str::from_utf8(line).map_err(|_| Reason::NotUtf8)?;
-        let name_end = memchr::memchr3(b'{', b' ', b'\t', line).ok_or(Reason::ValueMissing)?;
-        let name = &text[..name_end];
-        if name.is_empty() || name != self.name {
-            if !is_name(name) {
-                return Err(Reason::BadName);
-            }
-            self.name = name;
-        }
-        let (labels, tail) = split_labels(&text[name_end..])?;
+        let line = match self.text {
+            Some(text) => &text[from..to],
+            None => std::str::from_utf8(&self.page[from..to]).map_err(|_| Reason::NotUtf8)?,
+        };
+        let (name, rest) = self.split_name(line)?;
+        let (labels, tail) = split_labels(rest)?;
         let (value, timestamp_ms) = number::value_and_timestamp(tail)?;
         Ok(Row { line: self.line, name, labels: Labels::new(labels), value, timestamp_ms })
+    }
+
+    fn split_name(&mut self, line: &'a str) -> Result<(&'a str, &'a str), Reason> {
+        if let Some(rest) = line.strip_prefix(self.name)
+            && rest.starts_with('{')
+            && !self.name.is_empty()
+        {
+            return Ok((self.name, rest));
+        }
+        let end = memchr::memchr3(b'{', b' ', b'\t', line.as_bytes()).ok_or(Reason::ValueMissing)?;
+        let (name, rest) = line.split_at(end);
+        if !is_name(name) {
+            return Err(Reason::BadName);
+        }
+        self.name = name;
+        Ok((name, rest))
     }
 }
 
@@ -105,22 +123,17 @@ impl<'a> Iterator for Rows<'a> {
     type Item = Row<'a>;
 
     fn next(&mut self) -> Option<Row<'a>> {
-        while !self.rest.is_empty() {
+        while self.at < self.page.len() {
             self.line += 1;
-            let Some(end) = memchr::memchr(b'\n', self.rest) else {
-                // Cut off: `... 79` may have lost its second digit, so the last line counts only with its newline.
-                let half = trimmed(std::mem::take(&mut self.rest));
-                if !half.is_empty() && half[0] != b'#' {
-                    self.bad.note(self.line, Reason::HalfLine);
-                }
-                return None;
-            };
-            let line = trimmed(&self.rest[..end]);
-            self.rest = &self.rest[end + 1..];
-            if line.is_empty() || line[0] == b'#' {
+            let newline = self.newlines.next();
+            let (from, to) = trimmed(self.page, self.at, newline.unwrap_or(self.page.len()));
+            self.at = newline.map_or(self.page.len(), |newline| newline + 1);
+            if from == to || self.page[from] == b'#' {
                 continue;
             }
-            match self.parse(line) {
+            // Cut off: `... 79` may have lost its second digit, so the last line counts only with its newline.
+            let row = if newline.is_some() { self.parse(from, to) } else { Err(Reason::HalfLine) };
+            match row {
                 Ok(row) => return Some(row),
                 Err(reason) => self.bad.note(self.line, reason),
             }
@@ -151,18 +164,19 @@ fn split_labels(text: &str) -> Result<(&str, &str), Reason> {
 
 fn is_name(name: &str) -> bool {
     let starts_well = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b':');
-    starts_well && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':')
+    starts_well && name.bytes().all(labels::is_in_name)
 }
 
-/// Without blanks and carriage return at either end. Looks at the ends only: most lines have neither.
-fn trimmed(mut line: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t' | b'\r', rest @ ..] = line {
-        line = rest;
+/// The line without blanks and carriage return at either end. Looks at the ends only: most lines have neither.
+fn trimmed(page: &[u8], mut from: usize, mut to: usize) -> (usize, usize) {
+    let is_blank = |at: usize| matches!(page[at], b' ' | b'\t' | b'\r');
+    while from < to && is_blank(from) {
+        from += 1;
     }
-    while let [rest @ .., b' ' | b'\t' | b'\r'] = line {
-        line = rest;
+    while from < to && is_blank(to - 1) {
+        to -= 1;
     }
-    line
+    (from, to)
 }
 
 #[cfg(test)]

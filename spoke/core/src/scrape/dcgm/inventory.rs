@@ -51,8 +51,9 @@ pub(super) struct Inventory<'a> {
     expected: usize,
 }
 
-/// Where a row belongs and what its labels say.
-type Placed<'a> = Result<(EntityId, Parsed<'a>), Skip>;
+/// A label text that was seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TextId(usize);
 
 impl<'a> Inventory<'a> {
     /// The next row is the first of another metric.
@@ -64,21 +65,29 @@ impl<'a> Inventory<'a> {
         self.entities[entity.0].gpu
     }
 
+    pub(super) fn entity_of(&self, text: TextId) -> Result<EntityId, Skip> {
+        self.texts[text.0].place
+    }
+
+    pub(super) fn labels_of(&self, text: TextId) -> &Parsed<'a> {
+        &self.texts[text.0].labels
+    }
+
     /// Finds or adds the GPU, and the instance, that the labels name.
-    pub(super) fn place(&mut self, labels: Labels<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<Placed<'a>, LabelsMalformed> {
+    pub(super) fn place(&mut self, labels: Labels<'a>, gpus: &mut Vec<GpuRow<'a>>) -> Result<TextId, LabelsMalformed> {
         let until = self.texts.len().min(self.expected + LOOK_AHEAD);
-        let ahead = self.texts[self.expected.min(until)..until].iter().position(|known| known.raw == labels.raw());
-        if let Some(ahead) = ahead {
-            let known = &self.texts[self.expected + ahead];
-            self.expected += ahead + 1;
-            return Ok(known.place.map(|entity| (entity, known.labels)));
+        let from = self.expected.min(until);
+        if let Some(ahead) = self.texts[from..until].iter().position(|known| known.raw == labels.raw()) {
+            self.expected = from + ahead + 1;
+            return Ok(TextId(from + ahead));
         }
         let parsed = Parsed::read(labels)?;
         let place = self.entity(&parsed, gpus);
-        if self.texts.len() < TEXTS_MAX {
-            self.texts.push(Known { raw: labels.raw(), place, labels: parsed });
+        if self.texts.len() >= TEXTS_MAX {
+            self.texts.pop();
         }
-        Ok(place.map(|entity| (entity, parsed)))
+        self.texts.push(Known { raw: labels.raw(), place, labels: parsed });
+        Ok(TextId(self.texts.len() - 1))
     }
 
     /// Takes a sample in, unless the same reading is there: then the greater of the two stays.

@@ -73,7 +73,7 @@ fn text_values_leave_the_good_rows_of_the_scrape() {
 #[test]
 fn an_absent_xid_row_is_a_signal_not_available_and_not_an_error() {
     let page = read("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 61\n");
-    assert!(!page.present.contains_key(&Metric::XidLast));
+    assert_eq!(page.rows_of(Metric::XidLast), 0);
     assert_eq!((page.errors.total(), page.of(Metric::XidLast).count()), (0, 0));
 }
 
@@ -82,7 +82,7 @@ fn blank_markers_are_no_samples_but_the_gpu_is_still_there() {
     let page = read("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 9223372036854775794\nDCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\"} 4294967295\n");
     assert_eq!((page.samples.len(), page.gpus.len()), (0, 1));
     assert_eq!(page.skipped(Skip::NoReading(NoReading::Blank)), 2);
-    assert_eq!(page.present[&Metric::GpuTemp], 1);
+    assert_eq!(page.rows_of(Metric::GpuTemp), 1);
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl<'a> Labels<'a> {
 
     /// Walks over the labels. Ends after the first error.
     pub fn iter(&self) -> LabelIter<'a> {
-        LabelIter { rest: self.raw, head: None, quoting: Quoting::Undecided }
+        LabelIter { text: self.raw, unseen: 0, at: 0, head: None, quoting: Quoting::Undecided }
     }
 
     /// The raw value of one label.
@@ -70,18 +70,22 @@ enum Quoting {
     Bare,
 }
 
-/// Where the next label stands in the text.
+/// Name and opening quote of a label.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     name: usize,
     name_end: usize,
-    value: usize,
+    quote: usize,
 }
 
 /// See [`Labels::iter`].
 #[derive(Clone, Debug)]
 pub struct LabelIter<'a> {
-    rest: &'a str,
+    text: &'a str,
+    /// From here on no quote was looked at yet.
+    unseen: usize,
+    /// Behind the closing quote of the label before.
+    at: usize,
     /// Found while looking for the end of the value before.
     head: Option<Head>,
     quoting: Quoting,
@@ -91,44 +95,56 @@ impl<'a> Iterator for LabelIter<'a> {
     type Item = Result<Label<'a>, LabelsMalformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Some(head) = self.head.take().or_else(|| head(self.rest)) else {
-            let left = std::mem::take(&mut self.rest);
-            return if is_end(left) { None } else { Some(Err(LabelsMalformed)) };
-        };
-        let Some(value_end) = self.value_end(head.value) else {
-            self.rest = "";
-            return Some(Err(LabelsMalformed));
-        };
-        let (name, raw) = (&self.rest[head.name..head.name_end], &self.rest[head.value..value_end]);
-        self.rest = &self.rest[value_end + 1..];
-        Some(Ok(Label { name, raw, escaped: self.quoting != Quoting::Bare }))
+        if self.head.is_none() {
+            // Only for the first label; afterwards the end of one is the head of the next.
+            let Some(quote) = self.next_quote() else {
+                let at = std::mem::replace(&mut self.at, self.text.len());
+                return if is_end(&self.text[at..]) { None } else { Some(Err(LabelsMalformed)) };
+            };
+            self.head = head(self.text, self.at, quote);
+        }
+        let label = self.head.take().and_then(|head| self.label(head));
+        if label.is_none() {
+            (self.at, self.unseen) = (self.text.len(), self.text.len());
+        }
+        Some(label.ok_or(LabelsMalformed))
     }
 }
 
-impl LabelIter<'_> {
-    /// Where the quote stands that ends the value, and as a side effect the head of what follows.
-    fn value_end(&mut self, value: usize) -> Option<usize> {
-        let bytes = self.rest.as_bytes();
-        let mut from = value;
+impl<'a> LabelIter<'a> {
+    fn next_quote(&mut self) -> Option<usize> {
+        let quote = find_quote(self.text.as_bytes(), self.unseen);
+        self.unseen = quote.map_or(self.text.len(), |quote| quote + 1);
+        quote
+    }
+
+    /// Finds where the value ends, which leaves the head of what follows behind.
+    fn label(&mut self, head: Head) -> Option<Label<'a>> {
+        let value = head.quote + 1;
+        let mut quote = self.next_quote()?;
         loop {
-            let quote = from + memchr::memchr(b'"', &bytes[from..])?;
-            let tail = &self.rest[quote + 1..];
-            let next = head(tail);
-            from = quote + 1;
-            if next.is_none() && !is_end(tail) {
-                continue;
+            let next = self.next_quote();
+            let following = next.and_then(|next| self::head(self.text, quote + 1, next));
+            let ends_here = following.is_some() || (next.is_none() && is_end(&self.text[quote + 1..]));
+            if ends_here && !self.escapes(value, quote) {
+                (self.head, self.at) = (following, quote + 1);
+                let (name, raw) = (&self.text[head.name..head.name_end], &self.text[value..quote]);
+                return Some(Label { name, raw, escaped: self.quoting != Quoting::Bare });
             }
-            if self.quoting != Quoting::Bare && is_escaped(&bytes[value..quote]) {
-                if self.quoting == Quoting::Undecided {
-                    self.quoting = if escapes_throughout(&self.rest[value..]) { Quoting::Escaped } else { Quoting::Bare };
-                }
-                if self.quoting == Quoting::Escaped {
-                    continue;
-                }
-            }
-            self.head = next;
-            return Some(quote);
+            quote = next?;
         }
+    }
+
+    /// Whether the quote, though another label follows, belongs to the value: the row escapes and this one is.
+    fn escapes(&mut self, value: usize, quote: usize) -> bool {
+        if self.quoting == Quoting::Bare || !is_escaped(&self.text.as_bytes()[value..quote]) {
+            return false;
+        }
+        if self.quoting == Quoting::Undecided {
+            let throughout = escapes_throughout(self.text, value);
+            self.quoting = if throughout { Quoting::Escaped } else { Quoting::Bare };
+        }
+        self.quoting == Quoting::Escaped
     }
 }
 
@@ -153,46 +169,77 @@ fn is_escaped(before: &[u8]) -> bool {
 }
 
 /// Whether the text, from within a value on, reads to its end as the format says.
-fn escapes_throughout(text: &str) -> bool {
+fn escapes_throughout(text: &str, value: usize) -> bool {
     let bytes = text.as_bytes();
-    let mut at = 0;
+    let mut at = value;
     loop {
         match bytes.get(at) {
             None => return false,
             Some(b'\\') => at += 2,
             Some(b'"') => {
-                at += 1;
-                if text.get(at..).is_some_and(is_end) {
-                    return true;
+                let Some(next) = find_quote(bytes, at + 1) else {
+                    return is_end(&text[at + 1..]);
+                };
+                if head(text, at + 1, next).is_none() {
+                    return false;
                 }
-                match text.get(at..).and_then(head) {
-                    Some(head) => at += head.value,
-                    None => return false,
-                }
+                at = next + 1;
             }
             Some(_) => at += 1,
         }
     }
 }
 
-/// The label at the start of the text: commas and blanks, a name, `=`, a quote.
-fn head(text: &str) -> Option<Head> {
+/// The label whose value opens with the quote: separators from `from` on, a name, `=`.
+fn head(text: &str, from: usize, quote: usize) -> Option<Head> {
     let bytes = text.as_bytes();
-    let skip = |mut at: usize, blank: fn(u8) -> bool| {
-        while at < bytes.len() && blank(bytes[at]) {
-            at += 1;
-        }
-        at
-    };
-    let name = skip(0, |b| b == b',' || b == b' ' || b == b'\t');
-    let name_end = skip(name, |b| b.is_ascii_alphanumeric() || b == b'_' || b == b':');
-    let equals = skip(name_end, |b| b == b' ');
-    if name_end == name || bytes.get(equals) != Some(&b'=') {
+    let equals = back(bytes, from, quote, |b| b == b' ');
+    if equals == from || bytes[equals - 1] != b'=' {
         return None;
     }
-    let quote = skip(equals + 1, |b| b == b' ');
-    (bytes.get(quote) == Some(&b'"')).then_some(Head { name, name_end, value: quote + 1 })
+    let name_end = back(bytes, from, equals - 1, |b| b == b' ');
+    let name = back(bytes, from, name_end, is_in_name);
+    (name < name_end && is_end(&text[from..name])).then_some(Head { name, name_end, quote })
 }
+
+/// Eight bytes at a time: most names and values are too short for a vector search to pay.
+fn find_quote(bytes: &[u8], from: usize) -> Option<usize> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    let mut at = from;
+    while let Some(Ok(word)) = bytes.get(at..at + 8).map(<[u8; 8]>::try_from) {
+        // A quote makes a zero byte, and the lowest zero byte is found without carry from below.
+        let zeroed = u64::from_le_bytes(word) ^ (ONES * b'"' as u64);
+        let found = zeroed.wrapping_sub(ONES) & !zeroed & (ONES << 7);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    bytes.get(at..)?.iter().position(|&b| b == b'"').map(|ahead| at + ahead)
+}
+
+/// Goes back from `at`, as far as `from`, over the bytes that belong.
+fn back(bytes: &[u8], from: usize, mut at: usize, belongs: impl Fn(u8) -> bool) -> usize {
+    while at > from && belongs(bytes[at - 1]) {
+        at -= 1;
+    }
+    at
+}
+
+/// Whether a byte can stand in a name.
+pub(super) fn is_in_name(byte: u8) -> bool {
+    IN_NAME[usize::from(byte)]
+}
+
+static IN_NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'_' || byte as u8 == b':';
+        byte += 1;
+    }
+    table
+};
 
 fn is_end(text: &str) -> bool {
     text.bytes().all(|b| b == b',' || b == b' ' || b == b'\t')
