@@ -1,12 +1,265 @@
-//! What runs beside the API server.
+//! What runs beside the API server: kubelet stand-in, scheduler, workload controllers, budgets, collectors.
+//! One task works through one queue, fed by the store's changes and by timers; it sleeps when nothing changed.
+//! Everything goes through the direct helpers of the store: not recorded, not faulty.
 
+mod budget;
+mod collector;
+mod daemonset;
+mod deployment;
+mod kubelet;
+mod namespace;
+mod pods;
+mod replicaset;
+mod scheduler;
+mod statefulset;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Controllers;
-use crate::store::Store;
+use crate::obj;
+use crate::store::{Change, ChangeKind, ObjKey, Store};
 
-pub(crate) async fn run(_store: Arc<Store>, _enabled: Controllers, stop: CancellationToken) {
-    stop.cancelled().await;
+const PODS: &str = "pods";
+const NODES: &str = "nodes";
+const CLAIMS: &str = "persistentvolumeclaims";
+const DEPLOYMENTS: &str = "deployments.apps";
+const REPLICASETS: &str = "replicasets.apps";
+const STATEFULSETS: &str = "statefulsets.apps";
+const DAEMONSETS: &str = "daemonsets.apps";
+const BUDGETS: &str = "poddisruptionbudgets.policy";
+
+/// Something to look at again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    Kubelet(ObjKey),
+    Deployment(ObjKey),
+    ReplicaSet(ObjKey),
+    StatefulSet(ObjKey),
+    DaemonSet(ObjKey),
+    Claim(ObjKey),
+    Scheduler,
+    Budget(ObjKey),
+    /// Dependents of an owner that is gone.
+    Orphans(String),
+    /// An owner whose deletion waits for its dependents.
+    Owner(Arc<str>, ObjKey),
+    Namespace(String),
+}
+
+pub(crate) async fn run(store: Arc<Store>, enabled: Controllers, stop: CancellationToken) {
+    let mut engine = Engine {
+        cursor: store.version(),
+        on: enabled,
+        queue: BTreeSet::new(),
+        timers: BTreeMap::new(),
+        kubelet: kubelet::Kubelet::default(),
+        scheduler: scheduler::Scheduler::default(),
+        store,
+    };
+    engine.relist();
+    let mut commits = engine.store.subscribe();
+    while !stop.is_cancelled() {
+        commits.mark_unchanged();
+        engine.learn();
+        engine.fire();
+        if let Some(work) = engine.queue.pop_first() {
+            engine.act(&work);
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let clock = engine.store.clock.clone();
+        let next = engine.timers.keys().next().copied();
+        let timer = async {
+            match next {
+                Some(moment) => clock.sleep_until(moment).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = commits.changed() => {}
+            () = timer => {}
+        }
+    }
+}
+
+struct Engine {
+    store: Arc<Store>,
+    on: Controllers,
+    cursor: u64,
+    queue: BTreeSet<Work>,
+    timers: BTreeMap<DateTime<Utc>, BTreeSet<Work>>,
+    kubelet: kubelet::Kubelet,
+    scheduler: scheduler::Scheduler,
+}
+
+impl Engine {
+    /// Takes in what changed since the last look; everything anew when the window has moved on.
+    fn learn(&mut self) {
+        let store = self.store.clone();
+        match store.changes_after(self.cursor, None) {
+            Ok((changes, version)) => {
+                for change in &changes {
+                    self.notice(change);
+                }
+                self.cursor = version;
+            }
+            Err(_) => self.relist(),
+        }
+    }
+
+    fn relist(&mut self) {
+        self.cursor = self.store.version();
+        self.scheduler = scheduler::Scheduler::default();
+        for storage in [NODES, PODS, CLAIMS, DEPLOYMENTS, REPLICASETS, STATEFULSETS, DAEMONSETS, BUDGETS] {
+            for (key, stored) in self.store.snapshot(storage).0 {
+                let change = Change { rv: stored.rv, kind: ChangeKind::Added, storage: Arc::from(storage), key, now: stored, before: None };
+                self.notice(&change);
+            }
+        }
+        for key in self.store.keys("namespaces", |_, _| true) {
+            self.queue.insert(Work::Namespace(key.name.to_string()));
+        }
+    }
+
+    fn fire(&mut self) {
+        let now = self.store.clock.now();
+        while let Some(entry) = self.timers.first_entry() {
+            if *entry.key() > now {
+                return;
+            }
+            self.queue.extend(entry.remove());
+        }
+    }
+
+    fn later(&mut self, moment: DateTime<Utc>, work: Work) {
+        self.timers.entry(moment).or_default().insert(work);
+    }
+
+    fn notice(&mut self, change: &Change) {
+        let object = change.now.bare();
+        let key = change.key.clone();
+        let gone = change.kind == ChangeKind::Deleted;
+        if gone {
+            self.queue.insert(Work::Orphans(obj::uid(&object).to_owned()));
+            self.queue.insert(Work::Namespace(key.namespace.to_string()));
+            self.push_waiting_owners(&key.namespace, &object);
+        } else if obj::terminating(&object) && !obj::finalizers(&object).is_empty() {
+            self.queue.insert(Work::Owner(change.storage.clone(), key.clone()));
+        }
+        match &*change.storage {
+            PODS => self.notice_pod(&key, &object, gone),
+            NODES => self.notice_node(&key, &object, change),
+            CLAIMS => self.push(Work::Claim(key)),
+            DEPLOYMENTS => self.push(Work::Deployment(key)),
+            REPLICASETS => {
+                self.push_owner(&key.namespace, &object);
+                self.push(Work::ReplicaSet(key));
+            }
+            STATEFULSETS => self.push(Work::StatefulSet(key)),
+            DAEMONSETS => self.push(Work::DaemonSet(key)),
+            BUDGETS => self.push(Work::Budget(key)),
+            "namespaces" => self.push(Work::Namespace(key.name.to_string())),
+            _ => {}
+        }
+    }
+
+    /// Owners may wait for the end of a dependent.
+    fn push_waiting_owners(&mut self, namespace: &str, object: &serde_json::Value) {
+        for owner in obj::list(object, "/metadata/ownerReferences") {
+            let Some(storage) = self.store.storage_of(obj::text(owner, "/apiVersion"), obj::text(owner, "/kind")) else { continue };
+            for namespace in [namespace, ""] {
+                let key = ObjKey::new(namespace, obj::text(owner, "/name"));
+                if self.store.load(&storage, &key).is_some() {
+                    self.push(Work::Owner(storage.clone(), key));
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, work: Work) {
+        self.queue.insert(work);
+    }
+
+    fn push_owner(&mut self, namespace: &str, object: &serde_json::Value) {
+        let Some(owner) = obj::controller(object) else { return };
+        let key = ObjKey::new(namespace, obj::text(owner, "/name"));
+        match obj::text(owner, "/kind") {
+            "Deployment" => self.push(Work::Deployment(key)),
+            "ReplicaSet" => self.push(Work::ReplicaSet(key)),
+            "StatefulSet" => self.push(Work::StatefulSet(key)),
+            "DaemonSet" => self.push(Work::DaemonSet(key)),
+            _ => {}
+        }
+    }
+
+    fn notice_pod(&mut self, key: &ObjKey, pod: &serde_json::Value, gone: bool) {
+        self.push_owner(&key.namespace, pod);
+        for budget in self.store.keys(BUDGETS, |budget, _| budget.namespace == key.namespace) {
+            self.push(Work::Budget(budget));
+        }
+        self.push(Work::Kubelet(key.clone()));
+        if self.scheduler.notice_pod(key, pod, gone) {
+            self.push(Work::Scheduler);
+        }
+    }
+
+    fn notice_node(&mut self, key: &ObjKey, node: &serde_json::Value, change: &Change) {
+        let gone = change.kind == ChangeKind::Deleted;
+        if self.scheduler.notice_node(&key.name, node, gone) {
+            self.push(Work::Scheduler);
+        }
+        let before = change.before.as_ref().map(|before| before.bare());
+        let appeared = before.is_none() || gone;
+        let revived = before.as_ref().is_some_and(|before| kubelet::is_dead(before) != kubelet::is_dead(node));
+        if appeared {
+            for set in self.store.keys(DAEMONSETS, |_, _| true) {
+                self.push(Work::DaemonSet(set));
+            }
+        }
+        if appeared || revived {
+            for pod in self.store.keys(PODS, |_, pod| pod.node.as_deref() == Some(&*key.name)) {
+                self.push(Work::Kubelet(pod));
+            }
+        }
+    }
+
+    fn act(&mut self, work: &Work) {
+        let store = self.store.clone();
+        let on = self.on;
+        match work {
+            Work::Kubelet(key) if on.kubelet => {
+                if let Some(again) = self.kubelet.look(&store, key) {
+                    self.later(again, work.clone());
+                }
+            }
+            Work::Claim(key) if on.workloads => statefulset::bind_claim(&store, key),
+            Work::Deployment(key) if on.workloads => deployment::reconcile(&store, key),
+            Work::ReplicaSet(key) if on.workloads => replicaset::reconcile(&store, key),
+            Work::StatefulSet(key) if on.workloads => statefulset::reconcile(&store, key),
+            Work::DaemonSet(key) if on.workloads => daemonset::reconcile(&store, key),
+            Work::Orphans(uid) if on.workloads => collector::collect(&store, uid),
+            Work::Owner(storage, key) if on.workloads => collector::finish_owner(&store, storage, key),
+            Work::Scheduler if on.scheduler => self.scheduler.round(&store),
+            Work::Budget(key) if on.disruption => {
+                if let Some(again) = budget::reconcile(&store, key) {
+                    self.later(again, work.clone());
+                }
+            }
+            Work::Namespace(name) => namespace::reconcile(&store, name),
+            Work::Kubelet(_) | Work::Claim(_) | Work::Deployment(_) | Work::ReplicaSet(_) | Work::StatefulSet(_) | Work::DaemonSet(_)
+            | Work::Orphans(_) | Work::Owner(..) | Work::Scheduler | Work::Budget(_) => {}
+        }
+    }
+}
+
+/// A controller that lost a race is woken by the change that it lost to.
+fn settle<T>(result: Result<T, crate::ApiError>, what: &str) {
+    if let Err(error) = result {
+        tracing::debug!(%error, what, "left for the next look");
+    }
 }

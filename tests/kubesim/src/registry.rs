@@ -116,11 +116,6 @@ impl Registry {
         named.or_else(|| self.kinds.values().find(|k| k.kind == word)).cloned()
     }
 
-    /// The kind under which a storage is written by the server itself.
-    pub(crate) fn of_storage(&self, storage: &str) -> Option<Arc<ResourceKind>> {
-        self.kinds.values().find(|k| &*k.storage == storage && k.view == View::Same).cloned()
-    }
-
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<ResourceKind>> {
         self.kinds.values()
     }

@@ -117,6 +117,31 @@ impl Store {
         Ok((wanted.cloned().collect(), inner.rv))
     }
 
+    /// The keys of one resource that pass a test on what needs no parsing.
+    pub(crate) fn keys(&self, storage: &str, wanted: impl Fn(&ObjKey, &Stored) -> bool) -> Vec<ObjKey> {
+        let inner = self.lock();
+        let rows = inner.tables.get(storage).into_iter().flatten();
+        rows.filter(|(key, stored)| wanted(key, stored)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The objects of one resource that pass such a test, parsed.
+    pub(crate) fn values(&self, storage: &str, wanted: impl Fn(&ObjKey, &Stored) -> bool) -> Vec<Value> {
+        let (rows, _) = self.snapshot(storage);
+        rows.iter().filter(|(key, stored)| wanted(key, stored)).map(|(_, stored)| stored.bare()).collect()
+    }
+
+    /// Everything of every resource that passes such a test.
+    pub(crate) fn everywhere(&self, wanted: impl Fn(&ObjKey, &Stored) -> bool) -> Vec<(Arc<str>, ObjKey)> {
+        let inner = self.lock();
+        let tables = inner.tables.iter().flat_map(|(storage, table)| table.iter().map(move |(key, stored)| (storage, key, stored)));
+        tables.filter(|(_, key, stored)| wanted(key, stored)).map(|(storage, key, _)| (storage.clone(), key.clone())).collect()
+    }
+
+    /// Where objects of a type are kept.
+    pub(crate) fn storage_of(&self, api_version: &str, kind: &str) -> Option<Arc<str>> {
+        self.lock().registry.find_kind(api_version, kind).map(|kind| kind.storage.clone())
+    }
+
     /// Forgets the window of past changes: older watches and continue tokens get 410.
     pub fn compact(&self) {
         let mut inner = self.lock();

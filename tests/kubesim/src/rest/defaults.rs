@@ -17,7 +17,17 @@ pub(super) fn on_create(txn: &Txn<'_>, kind: &ResourceKind, object: &mut Value) 
         "nodes" => drop(obj::child(object, "spec")),
         "pods" => pod(object),
         "namespaces" => namespace(object),
-        "deployments.apps" | "replicasets.apps" | "statefulsets.apps" => workload(object),
+        "deployments.apps" => {
+            workload(object);
+            fill(object, "spec", json!({ "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } }, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600 }));
+        }
+        "replicasets.apps" => workload(object),
+        "statefulsets.apps" => {
+            workload(object);
+            fill(object, "spec", json!({ "podManagementPolicy": "OrderedReady", "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } } }));
+        }
+        "daemonsets.apps" => fill(object, "spec", json!({ "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } } })),
+        "services" => service(object),
         "persistentvolumeclaims" => claim(object),
         "customresourcedefinitions.apiextensions.k8s.io" => definition(object, &txn.clock.stamp()),
         "secrets" => drop(obj::child_default(object, "type", json!("Opaque"))),
@@ -51,6 +61,10 @@ fn namespace(object: &mut Value) {
 fn workload(object: &mut Value) {
     fill(object, "spec", json!({ "replicas": 1 }));
     object["status"] = json!({ "replicas": 0 });
+}
+
+fn service(object: &mut Value) {
+    fill(object, "spec", json!({ "type": "ClusterIP", "sessionAffinity": "None", "clusterIP": "None" }));
 }
 
 fn claim(object: &mut Value) {

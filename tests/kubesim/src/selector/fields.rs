@@ -26,11 +26,6 @@ impl FieldSelector {
         self.0.is_empty()
     }
 
-    /// `metadata.name=x`: the only field selector every resource has.
-    pub(crate) fn exact_name(&self) -> Option<&str> {
-        self.0.iter().find(|term| term.equal && term.path == "metadata.name").map(|term| term.value.as_str())
-    }
-
     pub(crate) fn matches(&self, key: &ObjKey, stored: &Stored) -> bool {
         let mut parsed = None;
         self.0.iter().all(|term| {

@@ -32,6 +32,8 @@ pub(crate) struct Stored {
     labels: Box<[(Box<str>, Box<str>)]>,
     /// `spec.nodeName`, the selector that every drain uses.
     pub(crate) node: Option<Box<str>>,
+    /// UIDs of the owners, for the collectors.
+    owners: Box<[Box<str>]>,
 }
 
 impl Stored {
@@ -42,11 +44,16 @@ impl Stored {
         map.remove("apiVersion");
         let labels = obj::entries(&object, "/metadata/labels").map(|(k, v)| (k.into(), v.into())).collect();
         let node = Some(obj::text(&object, "/spec/nodeName")).filter(|node| !node.is_empty()).map(Into::into);
-        Self { rv, text: object.to_string().into(), labels, node }
+        let owners = obj::list(&object, "/metadata/ownerReferences").iter().map(|owner| obj::text(owner, "/uid").into()).collect();
+        Self { rv, text: object.to_string().into(), labels, node, owners }
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(known, _)| &**known == key).map(|(_, value)| &**value)
+    }
+
+    pub(crate) fn owned_by(&self, uid: &str) -> bool {
+        self.owners.iter().any(|owner| &**owner == uid)
     }
 
     /// The object as this kind shows it.

@@ -1,0 +1,31 @@
+//! Namespaces: a terminating one is emptied, and goes when nothing is left. A new one gets its default service account.
+
+use serde_json::{Value, json};
+
+use crate::obj;
+use crate::store::{ObjKey, Store};
+
+pub(super) fn reconcile(store: &Store, name: &str) {
+    let key = ObjKey::new("", name);
+    let Some(namespace) = store.load("namespaces", &key).map(|stored| stored.bare()) else { return };
+    if obj::text(&namespace, "/status/phase") != "Terminating" {
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": name } });
+        if store.load("serviceaccounts", &ObjKey::new(name, "default")).is_none() {
+            super::settle(store.create(account), "create the default service account");
+        }
+        return;
+    }
+    let inside = || store.everywhere(|key, _| &*key.namespace == name);
+    for (storage, key) in inside() {
+        let going = store.load(&storage, &key).is_none_or(|stored| obj::terminating(&stored.bare()));
+        if !going {
+            super::settle(store.delete(&storage, &key.namespace, &key.name), "empty a namespace");
+        }
+    }
+    if inside().is_empty() {
+        let emptied = store.edit("namespaces", "", name, |namespace| {
+            obj::child(namespace, "spec").insert("finalizers".into(), Value::Array(Vec::new()));
+        });
+        super::settle(emptied, "let a namespace go");
+    }
+}
