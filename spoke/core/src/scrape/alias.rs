@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::metric::Metric;
 
 /// Longest metric name that is looked up. The longest known one has 46 bytes.
@@ -177,7 +179,8 @@ const FIELDS: &[(&str, Metric)] = &[
 ];
 
 /// What a label of an alert says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LabelMeaning {
     /// The Kubernetes node by name.
     Node,
@@ -284,7 +287,8 @@ mod tests {
     #[test]
     fn own_names_are_taken_and_win() {
         let own = Alias { metric: Metric::XidCount, scale: 1.0 };
-        let aliases = Aliases::new().with("site_gpu_hot", Alias { metric: Metric::GpuTemp, scale: 0.1 }).with("dcgm_gpu_xid_errors", own);
+        let aliases =
+            Aliases::new().with("site_gpu_hot", Alias { metric: Metric::GpuTemp, scale: 0.1 }).with("dcgm_gpu_xid_errors", own);
         assert_eq!(aliases.get("SITE_gpu_hot").unwrap().metric, Metric::GpuTemp);
         assert_eq!(aliases.get("dcgm_gpu_xid_errors"), Some(own));
         assert_eq!(aliases.get("go_goroutines"), None);

@@ -67,7 +67,8 @@ pub fn offers(capacity: &BTreeMap<String, String>, allocatable: &BTreeMap<String
     names.dedup();
     names.truncate(RESOURCES_MAX);
     let count = |map: &BTreeMap<String, String>, name: &String| map.get(name).and_then(|text| quantity(text));
-    let offer = |name: &String| Offer { resource: name.clone(), capacity: count(capacity, name), allocatable: count(allocatable, name) };
+    let offer =
+        |name: &String| Offer { resource: name.clone(), capacity: count(capacity, name), allocatable: count(allocatable, name) };
     names.into_iter().map(offer).collect()
 }
 
@@ -141,7 +142,15 @@ mod tests {
 
     #[test]
     fn quantities_are_whole_counts() {
-        for (text, want) in [("8", Some(8)), ("1k", Some(1000)), ("", None), ("k", None), ("1.5", None), ("8Gi", None), ("99999999999999999999", None)] {
+        for (text, want) in [
+            ("8", Some(8)),
+            ("1k", Some(1000)),
+            ("", None),
+            ("k", None),
+            ("1.5", None),
+            ("8Gi", None),
+            ("99999999999999999999", None),
+        ] {
             assert_eq!(quantity(text), want, "{text}");
         }
     }

@@ -16,7 +16,8 @@ const BELOW_BLANK_FLOAT: f64 = 140_737_488_355_327.0;
 macro_rules! metrics {
     ($($(#[$doc:meta])* $variant:ident $name:literal $low:expr, $high:expr;)*) => {
         /// One metric that the detectors know.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String", into = "String")]
         pub enum Metric { $($(#[$doc])* $variant,)* }
 
         impl Metric {
@@ -195,6 +196,19 @@ impl FromStr for Metric {
     }
 }
 
+impl TryFrom<String> for Metric {
+    type Error = UnknownMetric;
+    fn try_from(name: String) -> Result<Self, UnknownMetric> {
+        name.parse()
+    }
+}
+
+impl From<Metric> for String {
+    fn from(metric: Metric) -> Self {
+        metric.name().to_owned()
+    }
+}
+
 fn is_blank(value: f64) -> bool {
     (2_147_483_632.0..=2_147_483_647.0).contains(&value)
         || value == 4_294_967_295.0
@@ -208,8 +222,18 @@ mod tests {
 
     #[test]
     fn blank_markers_are_never_a_reading() {
-        let blanks = [2147483632.0, 2147483635.0, 9223372036854775792.0, 9223372036854775794.0, 9.223372036854776e18, 140737488355328.0, 140737488355331.0];
-        for metric in [Metric::GpuTemp, Metric::GpuUtil, Metric::XidLast, Metric::Power, Metric::EngineActive, Metric::EccUncorrectedVolatile] {
+        let blanks = [
+            2147483632.0,
+            2147483635.0,
+            9223372036854775792.0,
+            9223372036854775794.0,
+            9.223372036854776e18,
+            140737488355328.0,
+            140737488355331.0,
+        ];
+        for metric in
+            [Metric::GpuTemp, Metric::GpuUtil, Metric::XidLast, Metric::Power, Metric::EngineActive, Metric::EccUncorrectedVolatile]
+        {
             for blank in blanks {
                 assert_eq!(metric.accept(blank), Err(NoReading::Blank), "{metric} {blank}");
             }

@@ -35,7 +35,8 @@ pub fn named_in(reason: &str, message: &str) -> Named {
     Named {
         xids: xids(reason, message),
         uuid: uuid.filter(|uuid| uuid.len() > 8).map(str::to_owned),
-        slot: after(message, "PCI:").and_then(|text| PciSlot::parse(word(text, |b| b.is_ascii_hexdigit() || b == b':' || b == b'.')).ok()),
+        slot: after(message, "PCI:")
+            .and_then(|text| PciSlot::parse(word(text, |b| b.is_ascii_hexdigit() || b == b':' || b == b'.')).ok()),
         index_hint: after(message, "GPU:").and_then(number),
         code: code.map(str::to_owned),
         action_none: action == Some("NONE"),

@@ -39,14 +39,29 @@ fn the_xid_is_found_in_each_platforms_words() {
     assert_eq!(bad("AcceleratedHardwareReady", "False", "NvidiaXID79Error", "").named.xids, [79]);
     assert_eq!(bad("XidCriticalError", "True", r#"{"79":true,"48":true,"63":false}"#, "boot-id").named.xids, [48, 79]);
     let named = bad("GpuMemWatch", "True", "GpuMemWatchIsNotHealthy", sentinel).named;
-    assert_eq!((named.xids.as_slice(), named.index_hint, named.slot.unwrap().to_string()), ([31].as_slice(), Some(4), "0000:c4:00".to_owned()));
-    assert_eq!((named.uuid.as_deref(), named.code.as_deref()), (Some("GPU-d1816eb1-2926-4fbc-13f6-1cf1ba1b921b"), Some("DCGM_FR_XID_ERROR")));
+    assert_eq!(
+        (named.xids.as_slice(), named.index_hint, named.slot.unwrap().to_string()),
+        ([31].as_slice(), Some(4), "0000:c4:00".to_owned())
+    );
+    assert_eq!(
+        (named.uuid.as_deref(), named.code.as_deref()),
+        (Some("GPU-d1816eb1-2926-4fbc-13f6-1cf1ba1b921b"), Some("DCGM_FR_XID_ERROR"))
+    );
 }
 
 #[test]
 fn action_none_of_the_agent_is_kept() {
     assert!(bad("GpuMemWatch", "True", "GpuMemWatchIsNotHealthy", "XID 31 Recommended Action=NONE;").named.action_none);
-    assert!(!bad("GpuNvlinkWatch", "True", "x", "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:0 IMEX daemon status is -3 Recommended Action=CONTACT_SUPPORT;").named.action_none);
+    assert!(
+        !bad(
+            "GpuNvlinkWatch",
+            "True",
+            "x",
+            "ErrorCode:DCGM_FR_IMEX_UNHEALTHY GPU:0 IMEX daemon status is -3 Recommended Action=CONTACT_SUPPORT;"
+        )
+        .named
+        .action_none
+    );
 }
 
 #[test]

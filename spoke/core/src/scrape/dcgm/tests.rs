@@ -51,7 +51,10 @@ fn windowed_counts_show_what_the_gauge_hides() {
     assert_eq!(hidden, [(Some(3), Some(48), 1.0), (Some(3), Some(63), 1.0), (Some(3), Some(45), 12.0), (Some(4), None, 0.0)]);
     assert_eq!(page.of(Metric::XidLast).map(|s| s.value).collect::<Vec<_>>(), [45.0, 0.0]);
     assert_eq!(page.gpus[0].slot.unwrap().to_string(), "0000:5d:00");
-    assert_eq!(page.of(Metric::ClockEvents).map(|s| s.detail).collect::<Vec<_>>(), [Detail::ClockEvent("gpu_idle"), Detail::ClockEvent("hw_thermal")]);
+    assert_eq!(
+        page.of(Metric::ClockEvents).map(|s| s.detail).collect::<Vec<_>>(),
+        [Detail::ClockEvent("gpu_idle"), Detail::ClockEvent("hw_thermal")]
+    );
     let health: Vec<_> = page.of(Metric::HealthStatus).map(|s| (s.value, s.detail)).collect();
     assert_eq!(health[0], (20.0, Detail::Health { watch: "MEM", code: "DCGM_FR_VOLATILE_DBE_DETECTED" }));
 }
@@ -79,10 +82,29 @@ fn an_absent_xid_row_is_a_signal_not_available_and_not_an_error() {
 
 #[test]
 fn blank_markers_are_no_samples_but_the_gpu_is_still_there() {
-    let page = read("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 9223372036854775794\nDCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\"} 4294967295\n");
+    let page = read(
+        "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 9223372036854775794\nDCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\"} 4294967295\n",
+    );
     assert_eq!((page.samples.len(), page.gpus.len()), (0, 1));
     assert_eq!(page.skipped(Skip::NoReading(NoReading::Blank)), 2);
     assert_eq!(page.rows_of(Metric::GpuTemp), 1);
+}
+
+#[test]
+fn an_empty_page_names_no_gpu_and_no_error() {
+    for text in ["", "\n", "# HELP DCGM_FI_DEV_GPU_TEMP x\n"] {
+        let page = read(text);
+        assert_eq!((page.rows, page.gpus.len(), page.errors.total()), (0, 0, 0));
+    }
+}
+
+#[test]
+fn a_swapped_gpu_shows_a_new_uuid_in_the_old_slot() {
+    let page = |uuid: &str| format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\",UUID=\"{uuid}\",pci_bus_id=\"00000000:D8:00.0\"}} 50\n");
+    let (before, after) = (page("GPU-old"), page("GPU-new"));
+    let (before, after) = (read(&before), read(&after));
+    assert_eq!(before.gpus[0].slot, after.gpus[0].slot);
+    assert_ne!(before.gpus[0].uuid, after.gpus[0].uuid);
 }
 
 #[test]
@@ -99,13 +121,17 @@ fn time_slicing_makes_one_gpu_with_several_pods() {
 
 #[test]
 fn the_job_and_not_the_exporter_is_the_workload() {
-    let page = read("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",pod=\"dcgm-exporter-x\",namespace=\"gpu-operator\",exported_pod=\"train-0\",exported_namespace=\"ml\"} 61\n");
+    let page = read(
+        "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",pod=\"dcgm-exporter-x\",namespace=\"gpu-operator\",exported_pod=\"train-0\",exported_namespace=\"ml\"} 61\n",
+    );
     assert_eq!(page.gpus[0].workloads, [Workload { namespace: "ml", pod: "train-0", container: "", mig: None }]);
 }
 
 #[test]
 fn a_row_without_any_gpu_label_is_never_gpu_0() {
-    let page = read("DCGM_FI_DEV_XID_ERRORS{Hostname=\"n\"} 79\nDCGM_FI_DEV_XID_ERRORS 79\nDCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{nvswitch=\"0\"} 1\n");
+    let page = read(
+        "DCGM_FI_DEV_XID_ERRORS{Hostname=\"n\"} 79\nDCGM_FI_DEV_XID_ERRORS 79\nDCGM_FI_DEV_NVSWITCH_FATAL_ERRORS{nvswitch=\"0\"} 1\n",
+    );
     assert_eq!((page.gpus.len(), page.skipped(Skip::NoGpu)), (0, 3));
 }
 

@@ -51,11 +51,7 @@ impl<'a> Labels<'a> {
 impl<'a> Label<'a> {
     /// The value with `\\`, `\"` and `\n` undone where the row escapes.
     pub fn text(&self) -> Cow<'a, str> {
-        if self.escaped && self.raw.contains('\\') {
-            Cow::Owned(unescaped(self.raw))
-        } else {
-            Cow::Borrowed(self.raw)
-        }
+        if self.escaped && self.raw.contains('\\') { Cow::Owned(unescaped(self.raw)) } else { Cow::Borrowed(self.raw) }
     }
 }
 

@@ -3,8 +3,7 @@
 use super::Reason;
 
 /// Powers of ten that an f64 holds exactly, as far as they are used here.
-const POWERS: [f64; 16] =
-    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+const POWERS: [f64; 16] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 pub(super) fn value_and_timestamp(tail: &str) -> Result<(f64, Option<i64>), Reason> {
     let tail = tail.trim_matches([' ', '\t']);
@@ -55,7 +54,9 @@ mod tests {
 
     #[test]
     fn the_short_way_agrees_with_the_long_way() {
-        for text in ["0", "1", "79", "409.692000", "0.995630", "319159391", "999999999999999", "0.1", ".5", "5.", "123456789.012345", "000"] {
+        for text in
+            ["0", "1", "79", "409.692000", "0.995630", "319159391", "999999999999999", "0.1", ".5", "5.", "123456789.012345", "000"]
+        {
             assert_eq!(plain_decimal(text.as_bytes()), Some(text.parse::<f64>().unwrap()), "{text}");
         }
     }

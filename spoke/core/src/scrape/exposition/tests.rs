@@ -14,7 +14,10 @@ fn read(page: &[u8]) -> (Vec<Row<'_>>, BadLines) {
 fn names_labels_values_and_times_are_read() {
     let (rows, bad) = read(b"# HELP x y\n# TYPE x gauge\nx 1\nx{a=\"b\"} 2.5 1700000000000\n  y{}\t-3e2\r\n\r\nz {a=\"b\"} NaN\n");
     let got: Vec<_> = rows.iter().map(|row| (row.line, row.name, row.labels.raw(), row.timestamp_ms)).collect();
-    assert_eq!(got, [(3, "x", "", None), (4, "x", "a=\"b\"", Some(1_700_000_000_000)), (5, "y", "", None), (7, "z", "a=\"b\"", None)]);
+    assert_eq!(
+        got,
+        [(3, "x", "", None), (4, "x", "a=\"b\"", Some(1_700_000_000_000)), (5, "y", "", None), (7, "z", "a=\"b\"", None)]
+    );
     assert_eq!((rows[0].value, rows[1].value, rows[2].value), (1.0, 2.5, -300.0));
     assert!(rows[3].value.is_nan());
     assert_eq!(bad.total(), 0);
@@ -22,7 +25,8 @@ fn names_labels_values_and_times_are_read() {
 
 #[test]
 fn text_in_place_of_a_value_costs_only_its_row() {
-    let (rows, bad) = read(b"x{gpu=\"0\"} 1\nx{gpu=\"1\"} ERROR - FAILED TO CONVERT TO STRING\nx{gpu=\"2\"} 3\nx{gpu=\"3\"} <<<NULL>>>\n");
+    let (rows, bad) =
+        read(b"x{gpu=\"0\"} 1\nx{gpu=\"1\"} ERROR - FAILED TO CONVERT TO STRING\nx{gpu=\"2\"} 3\nx{gpu=\"3\"} <<<NULL>>>\n");
     assert_eq!(rows.len(), 2);
     assert_eq!(bad.count(Reason::ValueNotNumber), 2);
     assert_eq!(bad.first()[0], BadLine { line: 2, reason: Reason::ValueNotNumber });

@@ -102,7 +102,8 @@ impl Nvlink5 {
         let exact: Vec<_> = rows.iter().filter(|entry| entry.status.is_none_or(|status| status == self.error_status)).collect();
         if exact.is_empty() {
             // Several bits at once: the worst of them counts.
-            let bit = |entry: &&&Entry| entry.status.is_some_and(|status| status.is_power_of_two() && status & self.error_status != 0);
+            let bit =
+                |entry: &&&Entry| entry.status.is_some_and(|status| status.is_power_of_two() && status & self.error_status != 0);
             return rows.iter().filter(bit).map(|entry| &entry.decode).max_by_key(|decode| decode.action);
         }
         let first = &exact[0].decode;
@@ -199,7 +200,10 @@ mod tests {
 
     #[test]
     fn a_real_line_is_decoded_with_and_without_the_driver_version() {
-        let event = Nvlink5::parse("NETIR_LINK_EVT  Fatal   XC0 i0 Link 00 (0x026001c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)").unwrap();
+        let event = Nvlink5::parse(
+            "NETIR_LINK_EVT  Fatal   XC0 i0 Link 00 (0x026001c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+        )
+        .unwrap();
         assert_eq!((event.severity, event.injected, event.link), (Some(Severity::Fatal), false, Some(0)));
         for driver in [None, Some(570)] {
             let decode = event.decode(149, driver).unwrap();

@@ -29,17 +29,32 @@ fn xid(line: &str) -> Xid {
 #[test]
 fn the_sample_log_yields_each_event_once() {
     let lines = sample_lines();
-    let told: Vec<_> = take_all(&lines).iter().map(|event| match event {
-        KernelEvent::Xid(xid) => format!("{} {}", xid.slot, xid.code),
-        KernelEvent::Sxid(sxid) => format!("{} sxid {} {:?} {:?}", sxid.slot, sxid.code, sxid.severity, sxid.link),
-        KernelEvent::GpuLost(slot) => format!("{slot} lost"),
-    }).collect();
-    assert_eq!(told, [
-        "0000:3b:00 79", "0000:01:00 31", "0000:cb:00 13", "0000:cb:00 109", "0000:9b:00 94", "0000:9b:00 119", "0000:dc:00 45",
-        "0000:00:00 149", "0009:01:00 154", "0000:b3:00 lost",
-        "0000:05:00 sxid 12028 Some(NonFatal) Some(32)", "0000:05:00 sxid 20034 Some(Fatal) Some(62)",
-        "0000:06:00 sxid 20009 Some(NonFatal) Some(4)",
-    ]);
+    let told: Vec<_> = take_all(&lines)
+        .iter()
+        .map(|event| match event {
+            KernelEvent::Xid(xid) => format!("{} {}", xid.slot, xid.code),
+            KernelEvent::Sxid(sxid) => format!("{} sxid {} {:?} {:?}", sxid.slot, sxid.code, sxid.severity, sxid.link),
+            KernelEvent::GpuLost(slot) => format!("{slot} lost"),
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "0000:3b:00 79",
+            "0000:01:00 31",
+            "0000:cb:00 13",
+            "0000:cb:00 109",
+            "0000:9b:00 94",
+            "0000:9b:00 119",
+            "0000:dc:00 45",
+            "0000:00:00 149",
+            "0009:01:00 154",
+            "0000:b3:00 lost",
+            "0000:05:00 sxid 12028 Some(NonFatal) Some(32)",
+            "0000:05:00 sxid 20034 Some(Fatal) Some(62)",
+            "0000:06:00 sxid 20009 Some(NonFatal) Some(4)",
+        ]
+    );
 }
 
 #[test]
@@ -66,8 +81,18 @@ fn the_same_xid_later_is_an_event_of_its_own() {
 #[test]
 fn process_and_text_are_told_apart() {
     let table = [
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", None, None, "GPU has fallen off the bus."),
-        ("NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008", Some(1797828), Some("pt_main_thread"), "Ch 00000008"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            None,
+            None,
+            "GPU has fallen off the bus.",
+        ),
+        (
+            "NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008",
+            Some(1797828),
+            Some("pt_main_thread"),
+            "Ch 00000008",
+        ),
         ("NVRM: Xid (PCI:0000:cb:00.0): 43, pid=7, name=nvc:[driver], Ch 1", Some(7), Some("nvc:[driver]"), "Ch 1"),
         ("NVRM: Xid (PCI:0000:cb:00): 43, pid=7, name=train.3, Ch 1", Some(7), Some("train.3"), "Ch 1"),
         ("NVRM: Xid (0000:03:00): 14, Channel 00000001", None, None, "Channel 00000001"),
@@ -87,7 +112,10 @@ fn xid_154_is_read_by_its_number() {
     assert_eq!(recovery(&format!("{head} to 0x4 (Drain and Reset)")), XidDetail::Recovery(RecoveryAction::DrainAndReset));
     assert_eq!(recovery(&format!("{head} to 0x2 (OS Reboot)")), XidDetail::Recovery(RecoveryAction::RebootNode));
     assert_eq!(recovery(&format!("{head} to 0x1f (Later)")), XidDetail::Recovery(RecoveryAction::Other(31)));
-    assert_eq!(recovery("NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"), XidDetail::Recovery(RecoveryAction::None));
+    assert_eq!(
+        recovery("NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"),
+        XidDetail::Recovery(RecoveryAction::None)
+    );
     assert_eq!(recovery(head), XidDetail::None);
 }
 
@@ -99,7 +127,10 @@ fn a_reset_wanted_and_then_not_wanted_are_two_events() {
 
 #[test]
 fn a_45_names_the_xid_that_caused_it() {
-    assert_eq!(xid("NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149").detail, XidDetail::CausedBy(149));
+    assert_eq!(
+        xid("NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149").detail,
+        XidDetail::CausedBy(149)
+    );
 }
 
 #[test]
@@ -111,7 +142,11 @@ fn a_burst_of_45_lines_is_one_event() {
 #[test]
 fn a_lost_gpu_is_told_in_one_line_or_three_or_one_record() {
     let slot = PciSlot::parse("0000:18:00").unwrap();
-    let three = ["NVRM: The NVIDIA GPU 0000:18:00.0", "NVRM: (PCI ID: 10de:26b5) installed in this system has", "NVRM: fallen off the bus and is not responding to commands."];
+    let three = [
+        "NVRM: The NVIDIA GPU 0000:18:00.0",
+        "NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ];
     let one_record = KmsgRecord::parse(format!("3,5,100,-;{}\n SUBSYSTEM=pci\n", three.join("\\x0a")).as_bytes()).unwrap();
     assert_eq!(Assembler::default().take(&one_record).events, [KernelEvent::GpuLost(slot)]);
     assert_eq!(take_all(&three.map(str::to_owned)), [KernelEvent::GpuLost(slot)]);
@@ -139,8 +174,17 @@ fn lines_that_user_space_forges_are_refused_and_told() {
 
 #[test]
 fn an_xid_in_the_middle_of_a_line_is_no_xid() {
-    for line in ["app: NVRM: Xid (PCI:0000:3b:00): 79", "NVRM: GPU at 0000:03:00: GPU-b850f46d", "NVRM: The NVIDIA probe routine failed for 1 device(s).",
-        "NVRM: Xid (PCI:0000:3b:00): seventy", "NVRM: Xid (PCI:0000:3b:00): 79x", "NVRM: Xid", "NVRM: Xid (PCI:zz): 79", "NVRM:", ""] {
+    for line in [
+        "app: NVRM: Xid (PCI:0000:3b:00): 79",
+        "NVRM: GPU at 0000:03:00: GPU-b850f46d",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        "NVRM: Xid (PCI:0000:3b:00): seventy",
+        "NVRM: Xid (PCI:0000:3b:00): 79x",
+        "NVRM: Xid",
+        "NVRM: Xid (PCI:zz): 79",
+        "NVRM:",
+        "",
+    ] {
         assert_eq!(parse_line(line), Line::Other, "{line}");
     }
 }
@@ -167,8 +211,14 @@ fn a_gap_in_the_sequence_is_reported_as_loss() {
 
 #[test]
 fn a_record_of_dev_kmsg_is_read() {
-    let got = KmsgRecord::parse(b"6,339,5140900,-,caller=T1;NVRM: loading \\xc3\\xa9 \\x5cx\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n").unwrap();
-    assert_eq!(got, KmsgRecord { facility: 0, level: 6, sequence: 339, monotonic_us: 5_140_900, text: "NVRM: loading é \\x".to_owned() });
+    let got = KmsgRecord::parse(
+        b"6,339,5140900,-,caller=T1;NVRM: loading \\xc3\\xa9 \\x5cx\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n",
+    )
+    .unwrap();
+    assert_eq!(
+        got,
+        KmsgRecord { facility: 0, level: 6, sequence: 339, monotonic_us: 5_140_900, text: "NVRM: loading é \\x".to_owned() }
+    );
     assert_eq!(KmsgRecord::parse(b"14,1,2,-;from user space\n").unwrap().facility, 1);
     for bytes in [b"".as_slice(), b"no prefix", b"6,x,1,-;t", b"6,1;t", b"\xff,1,1,-;t"] {
         assert_eq!(KmsgRecord::parse(bytes), Err(KmsgError::NoPrefix));

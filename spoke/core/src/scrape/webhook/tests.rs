@@ -44,16 +44,23 @@ fn an_empty_fingerprint_is_computed_and_tells_alerts_apart() {
 #[test]
 fn a_resolved_alert_in_a_firing_group_is_resolved() {
     let body = sample("alert-constructed-gpu-mixed-0.34.json");
-    let facts: Vec<_> = body.alerts.iter().map(|alert| {
-        let gpu = alert.subject.gpu.as_ref().unwrap();
-        (alert.status, nodes(alert)[0].clone(), gpu.index_hint, gpu.slot.unwrap().to_string(), alert.subject.readings[0])
-    }).collect();
+    let facts: Vec<_> = body
+        .alerts
+        .iter()
+        .map(|alert| {
+            let gpu = alert.subject.gpu.as_ref().unwrap();
+            (alert.status, nodes(alert)[0].clone(), gpu.index_hint, gpu.slot.unwrap().to_string(), alert.subject.readings[0])
+        })
+        .collect();
     let node = |name: &str| MaybeName(name.to_owned());
-    assert_eq!(facts, [
-        (Status::Firing, node("gpu-node-1"), Some(3), "0000:5d:00".to_owned(), AlertReading::XidCode(79)),
-        (Status::Resolved, node("gpu-node-1"), Some(5), "0000:9b:00".to_owned(), AlertReading::XidCode(95)),
-        (Status::Firing, node("gpu-node-2"), Some(0), "0000:18:00".to_owned(), AlertReading::XidCode(48)),
-    ]);
+    assert_eq!(
+        facts,
+        [
+            (Status::Firing, node("gpu-node-1"), Some(3), "0000:5d:00".to_owned(), AlertReading::XidCode(79)),
+            (Status::Resolved, node("gpu-node-1"), Some(5), "0000:9b:00".to_owned(), AlertReading::XidCode(95)),
+            (Status::Firing, node("gpu-node-2"), Some(0), "0000:18:00".to_owned(), AlertReading::XidCode(48)),
+        ]
+    );
     assert!(body.alerts.iter().all(|alert| alert.fingerprint == Fingerprint::of(&alert.labels)));
     assert_eq!((body.truncated_alerts, body.notification_reason.as_str()), (2, "some alerts resolved"));
 }
@@ -76,8 +83,10 @@ fn node_labels_are_taken_in_the_order_of_trust() {
     let table = [
         (json!({"node": "a", "kubernetes_node": "b", "instance": "10.0.0.1:9400"}), vec![Name("a".into()), Name("b".into())]),
         (json!({"nodename": "10.0.15.233", "Hostname": "x"}), vec![Name("10.0.15.233".into())]),
-        (json!({"instance": "10.0.172.246:9400", "exported_instance": "n7:9100", "hostname": "dcgm-abc"}),
-            vec![MaybeName("dcgm-abc".into()), MaybeName("n7".into()), Address("10.0.172.246".parse().unwrap())]),
+        (
+            json!({"instance": "10.0.172.246:9400", "exported_instance": "n7:9100", "hostname": "dcgm-abc"}),
+            vec![MaybeName("dcgm-abc".into()), MaybeName("n7".into()), Address("10.0.172.246".parse().unwrap())],
+        ),
         (json!({"instance": "[fd00::1]:9400"}), vec![Address("fd00::1".parse().unwrap())]),
         (json!({"instance": "fd00::1"}), vec![Address("fd00::1".parse().unwrap())]),
         (json!({"node": "", "severity": "critical"}), vec![]),
@@ -112,8 +121,10 @@ fn rancher_and_grafana_bodies_are_read() {
     let rancher = read(json!({"receiver": "c", "status": "firing", "alerts": [{"status": "firing",
         "labels": {"alert_name": "GPU lost", "node": "n"}, "annotations": {}, "startsAt": "2020-01-01T00:00:00Z", "endsAt": "0001-01-01T00:00:00Z"}]}));
     assert_eq!((rancher.alerts[0].name.as_str(), rancher.group_key.as_str()), ("GPU lost", ""));
-    let grafana = read(json!({"receiver": "r", "orgId": 1, "title": "t", "state": "alerting", "message": "m", "version": "1", "alerts": [{
-        "status": "firing", "labels": {"alertname": "A", "instance": "n:9400"}, "values": {"B": 1.5}, "valueString": "x", "silenceURL": "s", "fingerprint": "1"}]}));
+    let grafana = read(
+        json!({"receiver": "r", "orgId": 1, "title": "t", "state": "alerting", "message": "m", "version": "1", "alerts": [{
+        "status": "firing", "labels": {"alertname": "A", "instance": "n:9400"}, "values": {"B": 1.5}, "valueString": "x", "silenceURL": "s", "fingerprint": "1"}]}),
+    );
     assert_eq!((grafana.alerts[0].name.as_str(), grafana.alerts[0].fingerprint.get()), ("A", 1));
 }
 
