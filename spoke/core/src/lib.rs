@@ -2,3 +2,8 @@
 //! time is an argument, bytes come in as slices, and every answer is a value that the caller may log, journal or send.
 
 pub mod scrape;
+pub mod ceiling;
+pub mod drain;
+pub mod mark;
+pub mod release;
+pub mod verify;

@@ -1,0 +1,181 @@
+//! Draining a node, planned: which pods, in which order, and which are left with why; how an eviction's answer is to be
+//! understood; how long to wait before asking again; how much grace. Pure: sends nothing, knows no clock.
+
+mod answer;
+pub mod pod;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
+
+pub use self::{
+    answer::{Answer, Reply, backoff, classify},
+    pod::PodFacts,
+};
+
+/// GPU resources when the command names none.
+const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+/// Kubernetes' own default grace.
+const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+/// Never below: 0 deletes at once, past the kubelet.
+const GRACE_MIN: Duration = Duration::from_secs(1);
+
+/// What the planner needs besides the pods.
+#[derive(Clone, Copy)]
+pub struct Rules<'a> {
+    /// The command's words.
+    pub drain: &'a Drain,
+    /// The GPU, when the fault is one GPU's.
+    pub gpu: Option<&'a GpuUuid>,
+    /// Namespaces that the ceiling lets us touch.
+    pub namespace_allowed: &'a dyn Fn(&str) -> bool,
+    /// Namespaces whose owner allows stateful eviction.
+    pub stateful_allowed: &'a BTreeSet<String>,
+    /// What is known of storage: claims by `namespace/name` that are bound.
+    pub bound_claims: &'a BTreeSet<String>,
+    /// Ready pods by controller UID in the whole cluster, as far as seen.
+    pub ready_by_owner: &'a BTreeMap<String, u32>,
+}
+
+/// Which pods go, in order, and which stay.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// At once, in parallel.
+    pub stateless: Vec<Planned>,
+    /// After every stateless one is gone, one after the other.
+    pub stateful: Vec<Planned>,
+    /// Not ours to move, or not allowed.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A pod that is to go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// The pod as it was when the plan was made.
+    pub pod: PodFacts,
+    /// Evict only once its work is done, or at the deadline what policy says.
+    pub after_completion: bool,
+}
+
+/// A pod that stays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Skipped {
+    /// Which.
+    pub pod: PodFacts,
+    /// Why.
+    pub why: String,
+    /// It still holds a GPU, so the node is not drained.
+    pub holds_gpu: bool,
+}
+
+impl Plan {
+    /// Pods that are to go, in order.
+    pub fn planned(&self) -> impl Iterator<Item = &Planned> {
+        self.stateless.iter().chain(&self.stateful)
+    }
+
+    /// Pods that hold a GPU and stay: while there is one, nobody may say that the node is drained.
+    pub fn leftovers(&self) -> impl Iterator<Item = &Skipped> {
+        self.skipped.iter().filter(|skipped| skipped.holds_gpu)
+    }
+}
+
+/// Plans the drain of a node from its pods.
+#[must_use]
+pub fn plan(pods: Vec<PodFacts>, rules: &Rules<'_>) -> Plan {
+    let mut plan = Plan::default();
+    for pod in pods {
+        match judge(&pod, rules) {
+            Verdict::NotOurs(why) => plan.skipped.push(Skipped { pod, why: why.to_owned(), holds_gpu: false }),
+            Verdict::Stays(why) => plan.skipped.push(Skipped { pod, why, holds_gpu: true }),
+            Verdict::Goes => {
+                let after_completion = pod.label(LABEL_EVICT) == Some("after-completion");
+                let list = if pod.claims.is_empty() { &mut plan.stateless } else { &mut plan.stateful };
+                list.push(Planned { pod, after_completion });
+            }
+        }
+    }
+    let by_name = |a: &Planned, b: &Planned| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name));
+    plan.stateless.sort_by(by_name);
+    plan.stateful.sort_by(by_name);
+    plan
+}
+
+enum Verdict {
+    NotOurs(&'static str),
+    Stays(String),
+    Goes,
+}
+
+fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
+    if let Some(why) = not_ours(pod, rules) {
+        return Verdict::NotOurs(why);
+    }
+    if pod.label(LABEL_EVICT) == Some("never") {
+        return Verdict::Stays(format!("label {LABEL_EVICT}: never"));
+    }
+    if !(rules.namespace_allowed)(&pod.namespace) {
+        return Verdict::Stays(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));
+    }
+    if pod.claims.is_empty() { Verdict::Goes } else { stateful(pod, rules) }
+}
+
+fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
+    if pod.mirror {
+        return Some("mirror pod: the kubelet's own");
+    }
+    if pod.finished() {
+        return Some("finished");
+    }
+    if pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet") {
+        return Some("DaemonSet pod: it would come back at once");
+    }
+    if !holds_gpu(pod, rules.drain) {
+        return Some("holds no GPU");
+    }
+    let elsewhere = |uuid: &GpuUuid| !pod.gpu_uuids.is_empty() && !pod.gpu_uuids.contains(uuid.as_str());
+    rules.gpu.is_some_and(elsewhere).then_some("uses another GPU")
+}
+
+/// The checks of a pod with storage: its namespace's word, its claims bound, not the only ready replica.
+fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
+    if !rules.drain.include_stateful {
+        return Verdict::Stays("has storage, and policy leaves stateful pods".to_owned());
+    }
+    if !rules.stateful_allowed.contains(&pod.namespace) {
+        return Verdict::Stays(format!("has storage, and namespace {} does not allow stateful eviction", pod.namespace));
+    }
+    let unbound = pod.claims.iter().find(|claim| !rules.bound_claims.contains(&format!("{}/{claim}", pod.namespace)));
+    if let Some(claim) = unbound {
+        return Verdict::Stays(format!("its claim {claim} is not bound"));
+    }
+    let ready = pod.owner.as_ref().and_then(|owner| rules.ready_by_owner.get(&owner.uid)).copied();
+    match (pod.ready, &pod.owner, ready) {
+        (true, Some(owner), Some(1)) if owner.replicated() => {
+            Verdict::Stays(format!("the only ready replica of {} {}", owner.kind, owner.name))
+        }
+        _ => Verdict::Goes,
+    }
+}
+
+/// Whether a pod holds GPUs: requests of any container, init containers included, or a device claim.
+#[must_use]
+pub fn holds_gpu(pod: &PodFacts, drain: &Drain) -> bool {
+    let asked = |resource: &String| match drain.resource_prefixes.as_slice() {
+        [] => RESOURCE_PREFIXES.iter().any(|prefix| resource.starts_with(prefix)),
+        prefixes => prefixes.iter().any(|prefix| resource.starts_with(prefix.as_str())),
+    };
+    pod.device_claims || pod.resources.iter().any(asked)
+}
+
+/// Grace to ask for, in whole seconds: the pod's own, capped, never below one second.
+#[must_use]
+pub fn grace_secs(pod: &PodFacts, grace_max: Duration) -> u64 {
+    pod.grace.unwrap_or(GRACE_DEFAULT).min(grace_max).max(GRACE_MIN).as_secs()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! A pod as far as draining looks at it, from its JSON.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+/// What we read of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`: what ties.
+    pub uid: String,
+    /// `spec.nodeName`.
+    pub node: String,
+    /// `status.phase`.
+    pub phase: String,
+    /// The controlling owner.
+    pub owner: Option<Owner>,
+    /// A static pod's mirror.
+    pub mirror: bool,
+    /// Has a deletionTimestamp.
+    pub deleting: bool,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub grace: Option<Duration>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// Names of extended resources that any container asks for.
+    pub resources: BTreeSet<String>,
+    /// It has DRA resource claims.
+    pub device_claims: bool,
+    /// Names of its PersistentVolumeClaims.
+    pub claims: Vec<String>,
+    /// The Ready condition is True.
+    pub ready: bool,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<String>,
+    /// UUIDs of the GPUs that it uses, when some source has told; empty = unknown.
+    pub gpu_uuids: BTreeSet<String>,
+}
+
+/// The owner that controls a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl Owner {
+    /// Whether it keeps a number of equal replicas, so that "the only ready one" means something.
+    #[must_use]
+    pub fn replicated(&self) -> bool {
+        matches!(self.kind.as_str(), "StatefulSet" | "ReplicaSet" | "ReplicationController")
+    }
+}
+
+impl PodFacts {
+    /// From the pod's JSON; nothing when it has no name or UID.
+    #[must_use]
+    pub fn from_json(pod: &Value) -> Option<Self> {
+        let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let array = |pointer: &str| pod.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let claim =
+            |volume: &Value| volume.pointer("/persistentVolumeClaim/claimName").and_then(Value::as_str).map(ToOwned::to_owned);
+        let facts = Self {
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name"),
+            uid: text("/metadata/uid"),
+            node: text("/spec/nodeName"),
+            phase: text("/status/phase"),
+            owner: array("/metadata/ownerReferences").iter().find(|owner| owner["controller"] == true).map(owner),
+            mirror: pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_some(),
+            deleting: pod.pointer("/metadata/deletionTimestamp").is_some_and(|at| !at.is_null()),
+            grace: pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_u64).map(Duration::from_secs),
+            labels: pod.pointer("/metadata/labels").and_then(Value::as_object).map(labels).unwrap_or_default(),
+            resources: array("/spec/initContainers").iter().chain(array("/spec/containers")).flat_map(resources).collect(),
+            device_claims: !array("/spec/resourceClaims").is_empty(),
+            claims: array("/spec/volumes").iter().filter_map(claim).collect(),
+            ready: array("/status/conditions").iter().any(|c| c["type"] == "Ready" && c["status"] == "True"),
+            finalizers: array("/metadata/finalizers").iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect(),
+            gpu_uuids: BTreeSet::new(),
+        };
+        (!facts.uid.is_empty() && !facts.name.is_empty()).then_some(facts)
+    }
+
+    /// Its work is over.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// The value of a label.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+}
+
+fn owner(owner: &Value) -> Owner {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
+    Owner { kind: text("kind"), name: text("name"), uid: text("uid") }
+}
+
+fn labels(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {
+    map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// Extended resources have a domain in their name; a request of 0 is none. Limits count too: for extended resources the
+/// API server copies them into requests.
+fn resources(container: &Value) -> Vec<String> {
+    ["/resources/requests", "/resources/limits"]
+        .iter()
+        .filter_map(|pointer| container.pointer(pointer)?.as_object())
+        .flatten()
+        .filter(|(name, quantity)| name.contains('/') && *quantity != "0" && *quantity != 0)
+        .map(|(name, _)| name.clone())
+        .collect()
+}

@@ -1,0 +1,187 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{answer::*, *};
+use crate::verify::testing;
+
+fn pod(name: &str, extra: &Value) -> PodFacts {
+    let mut pod = json!({
+        "metadata": {"namespace": "ml", "name": name, "uid": format!("uid-{name}"),
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "rs", "uid": "o1", "controller": true}]},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    });
+    json_patch::merge(&mut pod, extra);
+    PodFacts::from_json(&pod).unwrap()
+}
+
+fn plain(name: &str) -> PodFacts {
+    pod(name, &json!({}))
+}
+
+fn with_storage(name: &str) -> PodFacts {
+    pod(name, &json!({"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}))
+}
+
+fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
+    let gpuheal_proto::command::Step::Drain(mut drain) = testing::drain() else { unreachable!() };
+    change(&mut drain);
+    let allowed = BTreeSet::from(["ml".to_owned()]);
+    let bound = BTreeSet::from(["ml/data".to_owned()]);
+    plan(
+        pods,
+        &Rules {
+            drain: &drain,
+            gpu: None,
+            namespace_allowed: &|namespace| namespace != "kube-system",
+            stateful_allowed: &allowed,
+            bound_claims: &bound,
+            ready_by_owner: &BTreeMap::from([("o1".to_owned(), 2), ("alone".to_owned(), 1)]),
+        },
+    )
+}
+
+fn names(list: &[Planned]) -> Vec<&str> {
+    list.iter().map(|planned| planned.pod.name.as_str()).collect()
+}
+
+#[test]
+fn gpu_pods_go_stateless_first_and_the_rest_stays() {
+    let daemon =
+        pod("ds", &json!({"metadata": {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": true}]}}));
+    let cpu = pod("cpu", &json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}));
+    let mirror = pod("mirror", &json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}));
+    let done = pod("done", &json!({"status": {"phase": "Succeeded"}}));
+    let plan = planned(vec![with_storage("db-0"), plain("b"), daemon, plain("a"), cpu, mirror, done], |_| {});
+    assert_eq!(names(&plan.stateless), ["a", "b"]);
+    assert_eq!(names(&plan.stateful), ["db-0"]);
+    assert_eq!(plan.skipped.len(), 4);
+    assert_eq!(plan.leftovers().count(), 0, "none of those keeps the node from being drained");
+}
+
+#[test]
+fn init_containers_mig_slices_device_claims_and_own_resource_names_count_as_gpus() {
+    let none = json!({"resources": {"requests": {"cpu": "1"}}});
+    let init = pod(
+        "init",
+        &json!({"spec": {"containers": [none], "initContainers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}}),
+    );
+    let mig = pod("mig", &json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/mig-1g.10gb": "1"}}}]}}));
+    let dra = pod("dra", &json!({"spec": {"containers": [none], "resourceClaims": [{"name": "gpu"}]}}));
+    let zero = pod(
+        "zero",
+        &json!({"spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "0"}, "limits": {"nvidia.com/gpu": "0"}}}]}}),
+    );
+    let own = pod("own", &json!({"spec": {"containers": [{"resources": {"requests": {"example.com/accel": "1"}}}]}}));
+    assert_eq!(names(&planned(vec![init, mig, dra, zero], |_| {}).stateless), ["dra", "init", "mig"]);
+    assert_eq!(
+        names(&planned(vec![own, plain("a")], |drain| drain.resource_prefixes = vec!["example.com/".into()]).stateless),
+        ["own"]
+    );
+}
+
+#[test]
+fn a_pod_with_storage_stays_until_policy_its_namespace_and_its_claim_say_yes() {
+    let elsewhere = pod(
+        "x",
+        &json!({"metadata": {"namespace": "prod"}, "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}),
+    );
+    let unbound = pod("y", &json!({"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "new"}}]}}));
+    let single = pod(
+        "z",
+        &json!({"metadata": {"ownerReferences": [{"kind": "StatefulSet", "name": "s", "uid": "alone", "controller": true}]},
+        "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}),
+    );
+    let plan = planned(vec![elsewhere, unbound, single], |_| {});
+    let why: Vec<_> = plan.leftovers().map(|skipped| skipped.why.as_str()).collect();
+    assert_eq!(
+        why,
+        [
+            "has storage, and namespace prod does not allow stateful eviction",
+            "its claim new is not bound",
+            "the only ready replica of StatefulSet s",
+        ]
+    );
+    assert!(planned(vec![with_storage("db-0")], |drain| drain.include_stateful = false).stateful.is_empty());
+}
+
+#[test]
+fn a_pods_own_word_is_kept() {
+    let never = pod("never", &json!({"metadata": {"labels": {LABEL_EVICT: "never"}}}));
+    let later = pod("later", &json!({"metadata": {"labels": {LABEL_EVICT: "after-completion"}}}));
+    let now = pod("now", &json!({"metadata": {"labels": {LABEL_EVICT: "now"}}}));
+    let plan = planned(vec![never, later, now], |_| {});
+    assert_eq!(plan.stateless.iter().map(|p| p.after_completion).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(plan.leftovers().count(), 1, "it holds a GPU: the node is not drained");
+}
+
+#[test]
+fn a_namespace_outside_the_ceiling_is_not_touched() {
+    let system = pod("s", &json!({"metadata": {"namespace": "kube-system"}}));
+    assert_eq!(
+        planned(vec![system], |_| {}).leftovers().next().unwrap().why,
+        "the cluster's ceiling does not allow namespace kube-system"
+    );
+}
+
+#[test]
+fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
+    let gpu = GpuUuid::parse("GPU-1").unwrap();
+    let gpuheal_proto::command::Step::Drain(drain) = testing::drain() else { unreachable!() };
+    let on = |name: &str, uuid: &str| PodFacts { gpu_uuids: BTreeSet::from([uuid.to_owned()]), ..plain(name) };
+    let none = BTreeSet::new();
+    let plan = plan(
+        vec![on("mine", "GPU-1"), on("other", "GPU-2"), plain("unknown")],
+        &Rules {
+            drain: &drain,
+            gpu: Some(&gpu),
+            namespace_allowed: &|_| true,
+            stateful_allowed: &none,
+            bound_claims: &none,
+            ready_by_owner: &BTreeMap::new(),
+        },
+    );
+    assert_eq!(names(&plan.stateless), ["mine", "unknown"]);
+}
+
+#[test]
+fn answers_are_told_apart_by_status_and_cause() {
+    let secs = Duration::from_secs;
+    let ask = |status, causes: &[&str], retry_after| classify(Reply { status, causes, retry_after });
+    assert_eq!(ask(201, &[], None), Answer::Accepted);
+    assert_eq!(ask(404, &[], None), Answer::Gone);
+    assert_eq!(ask(409, &[], None), Answer::Conflict);
+    assert_eq!(ask(429, &["DisruptionBudget"], None), Answer::Budget { retry_after: None });
+    assert_eq!(ask(429, &["DisruptionBudget"], Some(secs(10))), Answer::Budget { retry_after: Some(secs(10)) });
+    assert_eq!(ask(429, &[], Some(secs(1))), Answer::Throttled { retry_after: Some(secs(1)) }, "throttling is no PDB");
+    assert_eq!(ask(500, &[], None), Answer::ManyBudgets);
+    assert_eq!(ask(403, &["NamespaceTerminating"], None), Answer::NamespaceTerminating);
+    assert_eq!(ask(403, &[], None), Answer::Denied, "RBAC, a webhook, or a budget below zero");
+    assert_eq!(ask(400, &[], None), Answer::Denied, "a webhook answers with any status it likes");
+    assert_eq!(ask(504, &[], Some(secs(10))), Answer::Unanswered { retry_after: Some(secs(10)) });
+    assert_eq!(ask(503, &[], None), Answer::Unanswered { retry_after: None });
+}
+
+#[test]
+fn grace_is_the_pods_own_capped_and_never_nothing() {
+    let grace = |secs: Option<u64>, max| {
+        let pod = PodFacts { grace: secs.map(Duration::from_secs), ..PodFacts::default() };
+        grace_secs(&pod, Duration::from_secs(max))
+    };
+    assert_eq!(grace(Some(20), 60), 20);
+    assert_eq!(grace(Some(3600), 60), 60);
+    assert_eq!(grace(None, 60), 30);
+    assert_eq!(grace(Some(0), 60), 1, "0 would delete it past its kubelet");
+    assert_eq!(grace(Some(20), 0), 1);
+}
+
+proptest! {
+    #[test]
+    fn a_wait_grows_stays_bounded_and_never_undercuts_the_server(attempt in 0..40_u32, asked in proptest::option::of(0..60_u64), chance in 0.0..1.0_f64) {
+        let asked = asked.map(Duration::from_secs);
+        let wait = backoff(attempt, asked, chance);
+        prop_assert!(wait >= BACKOFF_BASE / 2);
+        prop_assert!(wait <= BACKOFF_MAX.max(asked.unwrap_or_default()));
+        prop_assert!(wait >= asked.unwrap_or_default());
+    }
+}

@@ -1,0 +1,223 @@
+use json_patch::{PatchErrorKind, patch as apply};
+use proptest::prelude::*;
+
+use super::*;
+use crate::release::release;
+
+fn stamp(plan_rev: u64) -> Stamp {
+    let at = Timestamp::from_unix_ms(1_764_442_800_000);
+    Stamp { incident: IncidentId::from_uuid(gpuheal_proto::ids::uuid_v7(at, &[7; 32])), plan_rev, at }
+}
+
+const ALL: Want = Want { label: true, taint: true, cordon: true };
+
+fn bare() -> Value {
+    json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1"}, "spec": {}, "status": {}})
+}
+
+/// As the API server does: a stale resourceVersion is a conflict, anything else that fails is invalid.
+fn send(server: &mut Value, patch: &Value) -> Result<(), u16> {
+    let current = server["metadata"]["resourceVersion"].clone();
+    let ops: json_patch::Patch = serde_json::from_value(patch.clone()).unwrap();
+    let mut next = server.clone();
+    apply(&mut next, &ops).map_err(|error| {
+        assert!(matches!(error.kind, PatchErrorKind::TestFailed), "only a test may fail: {error}");
+        422_u16
+    })?;
+    if next["metadata"]["resourceVersion"] != current {
+        return Err(409);
+    }
+    bump(&mut next);
+    *server = next;
+    Ok(())
+}
+
+fn bump(node: &mut Value) {
+    let version: u64 = node["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    node["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+}
+
+fn facts(node: &Value) -> NodeFacts {
+    NodeFacts::from_json(node).unwrap()
+}
+
+fn marked(server: &mut Value, want: Want, plan_rev: u64, earlier: &Undo) -> Undo {
+    match mark(&facts(server), want, stamp(plan_rev), earlier) {
+        Marking::Write { undo, patch } => {
+            send(server, &patch).unwrap();
+            undo
+        }
+        Marking::Done { undo } => undo,
+    }
+}
+
+#[test]
+fn a_quarantine_is_one_patch_with_label_taint_annotations_and_cordon() {
+    let mut server = bare();
+    marked(&mut server, ALL, 4, &Undo::default());
+    let node = facts(&server);
+    assert_eq!(node.label(LABEL_STATUS), Some(STATUS_FAULTY));
+    assert_eq!(node.taints, vec![taint()]);
+    assert_eq!(node.unschedulable, Some(true));
+    assert_eq!(node.plan_revision(), Some(4));
+    assert_eq!(node.annotation(ANNOTATION_LAST_PROCESS_TIME), Some("2025-11-29T19:00:00.000Z"));
+    assert_eq!(node.resource_version, "2", "one write");
+}
+
+#[test]
+fn marking_a_node_that_is_as_asked_writes_nothing() {
+    let mut server = bare();
+    let undo = marked(&mut server, ALL, 4, &Undo::default());
+    assert_eq!(mark(&facts(&server), ALL, stamp(4), &undo), Marking::Done { undo });
+}
+
+#[test]
+fn a_higher_plan_revision_is_written_even_when_the_marks_stand() {
+    let mut server = bare();
+    let undo = marked(&mut server, ALL, 4, &Undo::default());
+    assert!(matches!(mark(&facts(&server), ALL, stamp(5), &undo), Marking::Write { .. }));
+}
+
+#[test]
+fn another_machine_under_the_same_name_is_not_patched() {
+    let mut server = bare();
+    let Marking::Write { patch, .. } = mark(&facts(&server), ALL, stamp(1), &Undo::default()) else { panic!("nothing to write") };
+    server["metadata"]["uid"] = json!("other");
+    assert_eq!(send(&mut server, &patch), Err(422));
+}
+
+#[test]
+fn a_patch_planned_before_a_foreign_write_conflicts() {
+    let mut server = bare();
+    let Marking::Write { patch, .. } = mark(&facts(&server), ALL, stamp(1), &Undo::default()) else { panic!("nothing to write") };
+    bump(&mut server);
+    assert_eq!(send(&mut server, &patch), Err(409));
+}
+
+#[test]
+fn foreign_taints_keep_their_order_and_time_added_and_ours_stands_once() {
+    let mut server = bare();
+    let foreign = |key: &str| json!({"key": key, "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z", "new": 1});
+    server["spec"]["taints"] = json!([foreign("a"), taint(), foreign("b"), taint()]);
+    marked(&mut server, ALL, 1, &Undo::default());
+    assert_eq!(server["spec"]["taints"], json!([foreign("a"), taint(), foreign("b")]));
+}
+
+#[test]
+fn a_cordon_of_a_person_is_recorded_and_survives_the_release() {
+    let mut server = bare();
+    server["spec"]["unschedulable"] = json!(true);
+    let undo = marked(&mut server, ALL, 1, &Undo::default());
+    let plan = release(&facts(&server), &undo, stamp(2)).unwrap();
+    send(&mut server, &plan.patch).unwrap();
+    assert_eq!(server["spec"]["unschedulable"], json!(true));
+    assert!(!facts(&server).marked());
+}
+
+#[test]
+fn a_second_mark_inherits_the_first_ones_record() {
+    let mut server = bare();
+    let first = marked(&mut server, ALL, 1, &Undo::default());
+    let second = marked(&mut server, ALL, 2, &first);
+    assert_eq!(second, first, "else the second release would take our own mark for a foreign one");
+}
+
+/// What others do to a node between our reads and writes.
+#[derive(Clone, Debug)]
+enum Foreign {
+    Label(u8, Option<u8>),
+    Annotation(u8, u8),
+    Taint(u8),
+    Untaint(u8),
+    Cordon(Option<bool>),
+}
+
+fn foreign() -> impl Strategy<Value = Foreign> {
+    prop_oneof![
+        (0..3_u8, proptest::option::of(any::<u8>())).prop_map(|(k, v)| Foreign::Label(k, v)),
+        (0..3_u8, any::<u8>()).prop_map(|(k, v)| Foreign::Annotation(k, v)),
+        (0..4_u8).prop_map(Foreign::Taint),
+        (0..4_u8).prop_map(Foreign::Untaint),
+        proptest::option::of(any::<bool>()).prop_map(Foreign::Cordon),
+    ]
+}
+
+fn object<'a>(node: &'a mut Value, map: &str) -> &'a mut serde_json::Map<String, Value> {
+    let slot = &mut node["metadata"][map];
+    if slot.is_null() {
+        *slot = json!({});
+    }
+    slot.as_object_mut().unwrap()
+}
+
+fn write(node: &mut Value, op: &Foreign) {
+    match op {
+        Foreign::Label(k, Some(v)) => drop(object(node, "labels").insert(format!("l/{k}"), json!(v.to_string()))),
+        Foreign::Label(k, None) => drop(object(node, "labels").remove(&format!("l/{k}"))),
+        Foreign::Annotation(k, v) => drop(object(node, "annotations").insert(format!("a~{k}"), json!(v.to_string()))),
+        Foreign::Taint(k) => {
+            let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            taints.push(json!({"key": format!("t{k}"), "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}));
+            node["spec"]["taints"] = json!(taints);
+        }
+        Foreign::Untaint(k) => {
+            let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            taints.retain(|taint| taint["key"] != json!(format!("t{k}")));
+            node["spec"]["taints"] = json!(taints);
+        }
+        Foreign::Cordon(Some(value)) => node["spec"]["unschedulable"] = json!(value),
+        Foreign::Cordon(None) => drop(node["spec"].as_object_mut().unwrap().remove("unschedulable")),
+    }
+    bump(node);
+}
+
+/// What is not ours, in a form that can be compared.
+fn foreign_part(node: &Value) -> (BTreeOf, BTreeOf, Vec<Value>) {
+    let node = facts(node);
+    let strip = |map: Option<BTreeOf>| {
+        let mut map = map.unwrap_or_default();
+        map.retain(|key, _| !key.starts_with("gpu-selfhealing.io/"));
+        map
+    };
+    (
+        strip(node.labels.clone()),
+        strip(node.annotations.clone()),
+        node.taints.into_iter().filter(|taint| !node::is_ours(taint)).collect(),
+    )
+}
+type BTreeOf = std::collections::BTreeMap<String, String>;
+
+proptest! {
+    #[test]
+    fn any_interleaving_with_foreign_writers_keeps_every_foreign_key_and_one_taint_of_ours(
+        before in proptest::collection::vec(foreign(), 0..5),
+        between in proptest::collection::vec(proptest::collection::vec(foreign(), 0..3), 0..4),
+    ) {
+        let (mut server, mut alone) = (bare(), bare());
+        for op in &before { write(&mut server, op); write(&mut alone, op); }
+        let mut rounds = between.into_iter();
+        loop {
+            let planned = mark(&facts(&server), ALL, stamp(1), &Undo::default());
+            for op in rounds.next().unwrap_or_default() { write(&mut server, &op); write(&mut alone, &op); }
+            let Marking::Write { patch, .. } = planned else { panic!("first mark always writes") };
+            match send(&mut server, &patch) { Ok(()) => break, Err(status) => prop_assert_eq!(status, 409) }
+        }
+        prop_assert_eq!(foreign_part(&server), foreign_part(&alone));
+        prop_assert_eq!(server["spec"]["taints"].as_array().unwrap().iter().filter(|taint| node::is_ours(taint)).count(), 1);
+    }
+
+    #[test]
+    fn mark_then_release_restores_the_node_whatever_others_did_before(before in proptest::collection::vec(foreign(), 0..6), cordon in any::<bool>()) {
+        let mut server = bare();
+        for op in &before { write(&mut server, op); }
+        let was = facts(&server);
+        let undo = marked(&mut server, Want { cordon, ..ALL }, 1, &Undo::default());
+        let plan = release(&facts(&server), &undo, stamp(2)).unwrap();
+        send(&mut server, &plan.patch).unwrap();
+        let is = facts(&server);
+        prop_assert_eq!(is.labels.unwrap_or_default(), was.labels.unwrap_or_default());
+        prop_assert_eq!(is.taints, was.taints);
+        prop_assert_eq!(is.unschedulable, was.unschedulable);
+        prop_assert!(plan.left.is_empty());
+    }
+}
