@@ -1,1 +1,236 @@
-//! To be written.
+//! `HealAction`: the intent that exists in the cluster before anything is done, the record of how far it got, and the
+//! tombstone of what was refused. Its name is the command's id, so that creating it twice is a conflict. Spec is what
+//! was decided when it was made (signed command, undo record, refusal); status is how it went, written by whoever leads.
+//! The finalizer keeps it until the hub has committed the outcome.
+
+mod record;
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use self::record::{begun, cursor, envelope_bytes, is_final, new_spec, seq, set_condition, state, status_of, undo_of};
+
+/// What was asked.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[kube(
+    group = "gpu-selfhealing.io",
+    version = "v1",
+    kind = "HealAction",
+    plural = "healactions",
+    singular = "healaction",
+    shortname = "ha",
+    namespaced,
+    status = "HealActionStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
+    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason"}"#,
+    printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level"}"#,
+    printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.state"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct HealActionSpec {
+    /// The signed command, base64 of the envelope exactly as it came. Empty in a tombstone of a cancelled command that
+    /// never came.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub envelope: String,
+    /// Name of the node.
+    #[serde(default)]
+    pub node: String,
+    /// UID of the node.
+    #[serde(default)]
+    pub node_uid: String,
+    /// The GPU's slot or UUID, when the fault is one GPU's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub gpu: String,
+    /// Most far-reaching step: notify, mark, evict or release.
+    #[serde(default)]
+    pub action: String,
+    /// The incident.
+    #[serde(default)]
+    pub incident: String,
+    /// P0, P1, P2 or manual.
+    #[serde(default)]
+    pub level: String,
+    /// Why, with numbers.
+    #[serde(default)]
+    pub reason: String,
+    /// Plan revision within the node.
+    #[serde(default)]
+    pub plan_revision: u64,
+    /// Number of the command within the cluster.
+    #[serde(default)]
+    pub command_seq: u64,
+    /// Epoch of the hub's database.
+    #[serde(default)]
+    pub hub_term: u64,
+    /// No first effect after it, RFC 3339, by the hub's clock.
+    #[serde(default)]
+    pub start_by: String,
+    /// No step after it.
+    #[serde(default)]
+    pub finish_by: String,
+    /// Nothing remembered as open after it.
+    #[serde(default)]
+    pub expires: String,
+    /// The replica that made it.
+    #[serde(default)]
+    pub holder: String,
+    /// The Lease's transitions at that moment.
+    #[serde(default)]
+    pub lease_transitions: u64,
+    /// What the first write to the node was planned to change, with how it was before: stored before that write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undo: Vec<UndoEntry>,
+    /// Set when this never will be done: it was final from its first moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tombstone: Option<Tombstone>,
+}
+
+/// One field of a node that we change.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UndoEntry {
+    /// label, taint or unschedulable.
+    pub kind: String,
+    /// Key of the label or taint.
+    #[serde(default)]
+    pub key: String,
+    /// JSON text before; empty = absent.
+    #[serde(default)]
+    pub before: String,
+    /// JSON text after.
+    #[serde(default)]
+    pub after: String,
+    /// The node's resourceVersion that `before` was read at.
+    #[serde(default)]
+    pub resource_version: String,
+}
+
+/// Why something never will be done.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tombstone {
+    /// REFUSED or CANCELLED.
+    pub state: String,
+    /// Code of the refusal; empty for a cancellation.
+    #[serde(default)]
+    pub refusal: String,
+    /// With its arithmetic.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// How it went. No status at all means that the intent exists and nothing more.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HealActionStatus {
+    /// RECEIVED, STARTED, SUCCEEDED, FAILED, UNKNOWN, REFUSED or CANCELLED.
+    #[serde(default)]
+    pub state: String,
+    /// The replica at work on it.
+    #[serde(default)]
+    pub holder: String,
+    /// The Lease's transitions under which it is at work.
+    #[serde(default)]
+    pub lease_transitions: u64,
+    /// Index of the first step that is not done.
+    #[serde(default)]
+    pub cursor: u32,
+    /// Raised with each status that the hub is told.
+    #[serde(default)]
+    pub status_seq: u64,
+    /// How it ended, with numbers.
+    #[serde(default)]
+    pub outcome: String,
+    /// Code of a refusal after the intent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub refusal: String,
+    /// Per step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
+    /// What was changed on the node, where it differs from the spec's plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undo: Vec<UndoEntry>,
+    /// Complete, and Reported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// One step's record.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepRecord {
+    /// notify, mark, drain, restart or release.
+    pub name: String,
+    /// pending, running, done, failed or skipped.
+    #[serde(default)]
+    pub state: String,
+    /// With numbers.
+    #[serde(default)]
+    pub message: String,
+    /// When it began, milliseconds since the epoch.
+    #[serde(default)]
+    pub started_unix_ms: i64,
+    /// When it ended.
+    #[serde(default)]
+    pub finished_unix_ms: i64,
+    /// Pods of a drain.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<PodRecord>,
+}
+
+/// One pod of a drain.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRecord {
+    /// Where.
+    pub namespace: String,
+    /// Which.
+    pub name: String,
+    /// What ties.
+    pub uid: String,
+    /// waiting, evicting, gone, blocked, skipped or failed.
+    pub state: String,
+    /// Why it is blocked, skipped or failed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// How often an eviction was asked for.
+    #[serde(default)]
+    pub eviction_calls: u32,
+}
+
+/// As `kubectl wait` expects it.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Which.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// One word.
+    #[serde(default)]
+    pub reason: String,
+    /// For people.
+    #[serde(default)]
+    pub message: String,
+    /// RFC 3339.
+    #[serde(default)]
+    pub last_transition_time: String,
+}
+
+/// The CRD as YAML: what `gpuheal-spoke crd` prints and `deploy/spoke/crd.yaml` holds.
+#[must_use]
+pub fn crd_yaml() -> String {
+    use kube::CustomResourceExt as _;
+    let body = serde_json::to_value(HealAction::crd()).expect("a CRD made of our own types is JSON");
+    let yaml = serde_saphyr::to_string(&body).expect("JSON is YAML");
+    format!("# Generated by `gpuheal-spoke crd`; a test fails when it differs.\n{yaml}")
+}
+
+#[cfg(test)]
+mod tests;

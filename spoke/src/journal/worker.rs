@@ -75,7 +75,6 @@ impl Worker {
                 self.take(job, &mut waiting, &mut closing);
             }
             self.settle(waiting);
-            self.tell_depth();
             if let Some(reply) = closing {
                 let _ = reply.send(self.close());
                 return;
@@ -133,13 +132,14 @@ impl Worker {
 
     fn settle(&mut self, waiting: Vec<Waiting>) {
         if waiting.is_empty() {
-            return;
+            return self.tell_depth();
         }
         let synced = self.disk.sync().map_err(|error| Error::Io { what: "sync", kind: error.kind() });
         if let Err(error) = &synced {
             tracing::error!(%error, "journal is broken");
             self.broken = Some(error.clone());
         }
+        self.tell_depth();
         for Waiting { first_seq, reply } in waiting {
             let _ = reply.send(synced.clone().map(|()| first_seq));
         }

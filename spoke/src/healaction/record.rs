@@ -1,0 +1,159 @@
+//! Between the resource and the words: what a HealAction says about its state, its undo record, its envelope.
+
+use base64::Engine as _;
+use gpuheal_proto::{
+    command::{Command, CommandState, Undo, UndoField, UndoKind},
+    time::Timestamp,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{Condition, HealAction, HealActionSpec, HealActionStatus, UndoEntry};
+
+/// The spec of an intent or tombstone for this command.
+#[must_use]
+pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transitions: u64) -> HealActionSpec {
+    let gpu = command.target.gpu.as_ref().map(|gpu| match (&gpu.slot, &gpu.uuid) {
+        (Some(slot), _) => slot.to_string(),
+        (None, Some(uuid)) => uuid.to_string(),
+        (None, None) => String::new(),
+    });
+    HealActionSpec {
+        envelope: base64::engine::general_purpose::STANDARD.encode(envelope),
+        node: command.target.node.name.to_string(),
+        node_uid: command.target.node.uid.to_string(),
+        gpu: gpu.unwrap_or_default(),
+        action: command.action().to_string(),
+        incident: command.incident.to_string(),
+        level: command.level.clone(),
+        reason: command.reason.clone(),
+        plan_revision: command.plan_rev,
+        command_seq: command.cmd_seq,
+        hub_term: command.hub_term,
+        start_by: command.times.start_by.to_string(),
+        finish_by: command.times.finish_by.to_string(),
+        expires: command.times.expires.to_string(),
+        holder: holder.to_owned(),
+        lease_transitions,
+        undo: Vec::new(),
+        tombstone: None,
+    }
+}
+
+/// The bytes of the signed command; nothing when the text is no base64.
+#[must_use]
+pub fn envelope_bytes(action: &HealAction) -> Option<Vec<u8>> {
+    base64::engine::general_purpose::STANDARD.decode(&action.spec.envelope).ok().filter(|bytes| !bytes.is_empty())
+}
+
+/// Where it stands. A state that nobody here knows is UNKNOWN: never taken up again by itself.
+#[must_use]
+pub fn state(action: &HealAction) -> CommandState {
+    let text = match (&action.spec.tombstone, &action.status) {
+        (Some(tombstone), _) => tombstone.state.as_str(),
+        (None, Some(status)) if !status.state.is_empty() => status.state.as_str(),
+        (None, Some(_) | None) => return CommandState::Received,
+    };
+    CommandState::parse(text).unwrap_or(CommandState::Unknown)
+}
+
+/// Nothing more will happen to it.
+#[must_use]
+pub fn is_final(action: &HealAction) -> bool {
+    state(action).terminal()
+}
+
+/// Whether an effect may have happened, by its own record.
+#[must_use]
+pub fn begun(action: &HealAction) -> bool {
+    state(action) == CommandState::Started || cursor(action) > 0
+}
+
+/// Index of the first step that is not done.
+#[must_use]
+pub fn cursor(action: &HealAction) -> usize {
+    action.status.as_ref().map_or(0, |status| status.cursor as usize)
+}
+
+/// The sequence number of its latest status; the intent alone is number 1.
+#[must_use]
+pub fn seq(action: &HealAction) -> u64 {
+    action.status.as_ref().map_or(1, |status| status.status_seq.max(1))
+}
+
+/// Its status, or an empty one in the state that it is in.
+#[must_use]
+pub fn status_of(action: &HealAction) -> HealActionStatus {
+    action.status.clone().unwrap_or_else(|| HealActionStatus { status_seq: 1, ..HealActionStatus::default() })
+}
+
+/// What was changed on the node: the status's record where there is one, else the plan of the intent.
+#[must_use]
+pub fn undo_of(action: &HealAction) -> Undo {
+    let entries = match &action.status {
+        Some(status) if !status.undo.is_empty() => &status.undo,
+        Some(_) | None => &action.spec.undo,
+    };
+    Undo { fields: entries.iter().filter_map(field).collect() }
+}
+
+fn field(entry: &UndoEntry) -> Option<UndoField> {
+    Some(UndoField {
+        kind: UndoKind::parse(&entry.kind)?,
+        key: entry.key.clone(),
+        before: entry.before.clone(),
+        after: entry.after.clone(),
+        resource_version: entry.resource_version.clone(),
+    })
+}
+
+impl From<&UndoField> for UndoEntry {
+    fn from(field: &UndoField) -> Self {
+        Self {
+            kind: field.kind.to_string(),
+            key: field.key.clone(),
+            before: field.before.clone(),
+            after: field.after.clone(),
+            resource_version: field.resource_version.clone(),
+        }
+    }
+}
+
+/// Sets a condition; its transition time moves only when its status does.
+pub fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
+    let word = if value { "True" } else { "False" };
+    let since = status.conditions.iter().find(|c| c.type_ == type_ && c.status == word).map(|c| c.last_transition_time.clone());
+    status.conditions.retain(|condition| condition.type_ != type_);
+    status.conditions.push(Condition {
+        type_: type_.to_owned(),
+        status: word.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since.unwrap_or_else(|| now.to_string()),
+    });
+}
+
+impl HealAction {
+    /// A new one, kept by our finalizer.
+    #[must_use]
+    pub fn named(name: &str, namespace: &str, spec: HealActionSpec) -> Self {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            finalizers: Some(vec![gpuheal_proto::kubernetes::FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        };
+        Self { metadata, spec, status: None }
+    }
+
+    /// Its name, which is the command's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Our finalizer still holds it.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == gpuheal_proto::kubernetes::FINALIZER)
+    }
+}

@@ -1,0 +1,157 @@
+//! What the hub says: each message to where it belongs. Never waits for the writer nor for the hand, so that acks and
+//! heartbeats are always heard.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use gpuheal_proto::{
+    ids::StreamId,
+    limits,
+    link::v1::{self, attach_request::Message as Up, attach_response::Message},
+};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, timeout},
+};
+
+use super::{
+    Deps, End, Error,
+    session::{Shared, rejected},
+};
+use crate::{clock, metrics, ports::Down, settings::Keys};
+
+/// Requests of people that wait for the hub's answer.
+pub(super) type Pending = Arc<Mutex<BTreeMap<String, oneshot::Sender<v1::ProcessResult>>>>;
+
+/// The reading loop.
+pub(super) struct Inbound<'a> {
+    pub(super) deps: &'a Deps,
+    pub(super) shared: &'a Shared,
+    pub(super) keys: &'a Keys,
+    pub(super) control: mpsc::Sender<Up>,
+}
+
+impl Inbound<'_> {
+    /// Until the stream ends, breaks, falls silent or the hub ends it.
+    pub(super) async fn run(self, mut stream: tonic::Streaming<v1::AttachResponse>) -> End {
+        loop {
+            let message = match timeout(limits::DEAD_AFTER, stream.message()).await {
+                Err(_) => return End::Failed(Error::Silent),
+                Ok(Err(status)) => return End::Failed(status.into()),
+                Ok(Ok(None)) => return End::Failed(Error::Ended),
+                Ok(Ok(Some(message))) => message,
+            };
+            // A message that this version does not know arrives as none.
+            let Some(message) = message.message else { continue };
+            match self.take(message).await {
+                Ok(None) => {}
+                Ok(Some(end)) => return end,
+                Err(error) => return End::Failed(error),
+            }
+        }
+    }
+
+    async fn take(&self, message: Message) -> Result<Option<End>, Error> {
+        match message {
+            Message::FaultAck(ack) => self.acked(ack).await,
+            Message::Throttle(throttle) => {
+                self.shared.outbox.lock().expect("no holder of this lock panics").set_credit(throttle.credit);
+                self.shared.moved.notify_one();
+            }
+            Message::Settings(settings) => {
+                let ack = self.deps.settings.take(&settings, self.keys);
+                self.deps.metrics.set(metrics::SETTINGS_VERSION, &[], self.deps.settings.current().version as f64);
+                self.answer(Up::SettingsAck(ack))?;
+            }
+            Message::Command(command) => self.command(command)?,
+            Message::Cancel(cancel) => self.hand(Down::Cancel(cancel.envelope)),
+            Message::StatusAck(ack) => self.hand(Down::StatusAck(ack)),
+            Message::Resync(resync) => self.resync(resync),
+            Message::ProcessResult(result) => self.processed(result),
+            Message::Verdict(verdict) => self.verdict(&verdict),
+            Message::Heartbeat(beat) => {
+                self.shared.progress.lock().expect("no holder of this lock panics").busy = beat.busy;
+            }
+            Message::Goaway(goaway) => {
+                let reconnect_after = Duration::from_millis(goaway.reconnect_after_ms.into());
+                return Ok(Some(End::Goaway { reconnect_after }));
+            }
+            Message::Reject(reject) => return Ok(Some(rejected(reject))),
+            // A session has one.
+            Message::Welcome(_) => {}
+        }
+        Ok(None)
+    }
+
+    async fn acked(&self, ack: v1::FaultAck) {
+        let moved = self.shared.outbox.lock().expect("no holder of this lock panics").acked(&ack);
+        if moved {
+            self.shared.progress.lock().expect("no holder of this lock panics").acked = Instant::now();
+        }
+        self.shared.moved.notify_one();
+        if let Ok(stream) = StreamId::parse(&ack.stream_id) {
+            self.deps.journal.acked(stream, ack.persisted_upto).await;
+        }
+    }
+
+    /// What the hand has no room for is refused without a trace and comes again.
+    fn command(&self, command: v1::Command) -> Result<(), Error> {
+        let envelope_sha256 = hex::encode(Sha256::digest(&command.envelope));
+        if self.deps.down.try_send(Down::Command(command.envelope)).is_ok() {
+            return Ok(());
+        }
+        self.deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "hand busy"), ("lane", "command")]);
+        self.answer(Up::CommandStatus(v1::CommandStatus {
+            envelope_sha256,
+            state: v1::CommandState::NotNow.into(),
+            refusal: v1::RefusalCode::Busy.into(),
+            reason: "the spoke's queue of commands is full".into(),
+            at_unix_ms: clock::wall().unix_ms(),
+            ..v1::CommandStatus::default()
+        }))
+    }
+
+    /// Cancels come again with the hub's sweep, acks with the next report.
+    fn hand(&self, down: Down) {
+        if self.deps.down.try_send(down).is_err() {
+            self.deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "hand busy"), ("lane", "down")]);
+        }
+    }
+
+    fn resync(&self, resync: v1::Resync) {
+        if resync.open_commands {
+            self.deps.attachment.send_modify(|attachment| attachment.report_again += 1);
+        }
+        self.deps.wanted.send_modify(|wanted| {
+            wanted.snapshot += u64::from(resync.snapshot);
+            wanted.standing += u64::from(resync.standing_faults);
+        });
+    }
+
+    fn processed(&self, result: v1::ProcessResult) {
+        let waiting = self.shared.pending.lock().expect("no holder of this lock panics").remove(&result.request_id);
+        if let Some(reply) = waiting {
+            // Whoever asked may have gone.
+            let _ = reply.send(result);
+        }
+    }
+
+    fn verdict(&self, verdict: &v1::Verdict) {
+        tracing::info!(node.name = %verdict.node, fault.id = %verdict.fault_key, outcome = %verdict.outcome, reason = %verdict.reason, "hub's verdict");
+        // What was acted on is counted by the hand when it is done; a word is a label, a sentence is none.
+        let word = |b: u8| b.is_ascii_lowercase() || b == b'_' || b == b'-';
+        let is_word = (1..=32).contains(&verdict.outcome.len()) && verdict.outcome.bytes().all(word);
+        if is_word && verdict.outcome != "acted" {
+            let labels = [("node", verdict.node.as_str()), ("reason", verdict.outcome.as_str())];
+            self.deps.metrics.inc(metrics::SKIPPED, &labels);
+        }
+    }
+
+    fn answer(&self, message: Up) -> Result<(), Error> {
+        self.control.try_send(message).map_err(|_| Error::LaneFull { lane: "control" })
+    }
+}

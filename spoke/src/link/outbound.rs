@@ -1,0 +1,177 @@
+//! What this spoke says: control before statuses before bulk, yet bulk at least once in sixteen. Heartbeats go out on
+//! time and at once when the leadership changes. A message over the limit is set aside and counted, and blocks nothing.
+
+use std::time::Duration;
+
+use gpuheal_proto::{
+    limits,
+    link::v1::{self, attach_request::Message},
+};
+use prost::Message as _;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, Interval, MissedTickBehavior},
+};
+
+use super::{
+    Ask, Deps, End, Error, Lanes,
+    session::{PROGRESS_WITHIN, Shared},
+};
+use crate::{clock, metrics, send};
+
+/// Urgent messages in a row before bulk has its turn.
+const URGENT_RUN_MAX: u32 = 15;
+
+/// The writing loop.
+pub(super) struct Outbound<'a> {
+    deps: &'a Deps,
+    shared: &'a Shared,
+    control: mpsc::Receiver<Message>,
+    wire: mpsc::Sender<v1::AttachRequest>,
+    ticks: Interval,
+    beats: u64,
+    urgent_run: u32,
+}
+
+impl<'a> Outbound<'a> {
+    pub(super) fn new(
+        deps: &'a Deps,
+        shared: &'a Shared,
+        control: mpsc::Receiver<Message>,
+        wire: mpsc::Sender<v1::AttachRequest>,
+        heartbeat: Duration,
+    ) -> Self {
+        // The first beat at once: it carries the leadership as it is after Hello.
+        let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * super::backoff::chance()));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { deps, shared, control, wire, ticks, beats: 0, urgent_run: 0 }
+    }
+
+    /// Until the stream takes nothing more.
+    pub(super) async fn run(mut self, lanes: &mut Lanes) -> End {
+        let mut head = self.deps.journal.head();
+        let mut leadership = self.deps.leadership.clone();
+        loop {
+            match self.ready(lanes).await {
+                Err(error) => return End::Failed(error),
+                Ok(Some(message)) => {
+                    if self.put(message).await.is_err() {
+                        return End::Failed(Error::Ended);
+                    }
+                    continue;
+                }
+                Ok(None) => {}
+            }
+            // Nothing is ready: wait for whatever comes first.
+            let message = tokio::select! {
+                Some(message) = self.control.recv() => Some(message),
+                Some(status) = lanes.statuses.recv() => Some(Message::CommandStatus(status)),
+                Some(ask) = lanes.asks.recv() => Some(self.asked(ask)),
+                Some(state) = lanes.states.recv() => self.state(state),
+                Some(batch) = lanes.evidence.recv() => Some(Message::Evidence(batch)),
+                Ok(()) = head.changed() => None,
+                () = self.shared.moved.notified() => None,
+                Ok(()) = leadership.changed() => Some(self.beat()),
+                _ = self.ticks.tick() => match self.alive() {
+                    Ok(()) => Some(self.beat()),
+                    Err(error) => return End::Failed(error),
+                },
+            };
+            if let Some(message) = message
+                && self.put(message).await.is_err()
+            {
+                return End::Failed(Error::Ended);
+            }
+        }
+    }
+
+    /// What can be sent without waiting.
+    async fn ready(&mut self, lanes: &mut Lanes) -> Result<Option<Message>, Error> {
+        if self.urgent_run < URGENT_RUN_MAX
+            && let Some(message) = self.urgent(lanes)
+        {
+            self.urgent_run += 1;
+            return Ok(Some(message));
+        }
+        self.urgent_run = 0;
+        if let Some(message) = self.bulk(lanes).await? {
+            return Ok(Some(message));
+        }
+        Ok(self.urgent(lanes))
+    }
+
+    fn urgent(&mut self, lanes: &mut Lanes) -> Option<Message> {
+        if let Ok(message) = self.control.try_recv() {
+            return Some(message);
+        }
+        if let Ok(status) = lanes.statuses.try_recv() {
+            return Some(Message::CommandStatus(status));
+        }
+        lanes.asks.try_recv().ok().map(|ask| self.asked(ask))
+    }
+
+    /// Faults first, then the cluster's state, then evidence.
+    async fn bulk(&self, lanes: &mut Lanes) -> Result<Option<Message>, Error> {
+        if let Some(message) = send::next(&self.shared.outbox, &self.deps.journal).await? {
+            return Ok(Some(message));
+        }
+        while let Ok(state) = lanes.states.try_recv() {
+            if let Some(message) = self.state(state) {
+                return Ok(Some(message));
+            }
+        }
+        Ok(lanes.evidence.try_recv().ok().map(Message::Evidence))
+    }
+
+    /// State made for an earlier session is old: a snapshot for this one is on its way.
+    fn state(&self, (generation, state): (u64, v1::ClusterState)) -> Option<Message> {
+        let current = self.deps.attachment.borrow().generation == Some(generation);
+        current.then_some(Message::ClusterState(state))
+    }
+
+    fn asked(&self, ask: Ask) -> Message {
+        let mut pending = self.shared.pending.lock().expect("no holder of this lock panics");
+        // Those who gave up waiting.
+        pending.retain(|_, reply| !reply.is_closed());
+        pending.insert(ask.process.request_id.clone(), ask.reply);
+        Message::Process(ask.process)
+    }
+
+    fn beat(&mut self) -> Message {
+        self.beats += 1;
+        let depth = *self.deps.journal.depth().borrow();
+        Message::Heartbeat(v1::Heartbeat {
+            n: self.beats,
+            wall_unix_ms: clock::wall().unix_ms(),
+            queue_depth: u32::try_from(depth.unacked).unwrap_or(u32::MAX),
+            lease_transitions: self.deps.leadership.borrow().transitions(),
+            busy: false,
+        })
+    }
+
+    /// Faults in flight must be acked in time, unless the hub says that it is busy or has taken the credit away.
+    fn alive(&self) -> Result<(), Error> {
+        let in_flight = self.shared.outbox.lock().expect("no holder of this lock panics").in_flight();
+        let mut progress = self.shared.progress.lock().expect("no holder of this lock panics");
+        if in_flight == 0 || progress.busy {
+            progress.acked = Instant::now();
+        }
+        if progress.acked.elapsed() > PROGRESS_WITHIN { Err(Error::NoProgress { in_flight }) } else { Ok(()) }
+    }
+
+    async fn put(&self, message: Message) -> Result<(), Error> {
+        let request = v1::AttachRequest { message: Some(message) };
+        let bytes = request.encoded_len();
+        if bytes > limits::MESSAGE_BYTES_MAX {
+            tracing::error!(bytes, "message over the limit set aside");
+            self.deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "too large"), ("lane", "up")]);
+            return Ok(());
+        }
+        // Nothing is read for as long as it takes to be dead: then nobody is there.
+        match tokio::time::timeout(limits::DEAD_AFTER, self.wire.send(request)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Error::Ended),
+            Err(_) => Err(Error::Silent),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! One session: Hello, Welcome, then two loops that never wait for each other, until one of them ends.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use gpuheal_proto::{limits, link::v1, time::Timestamp};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use v1::{attach_request::Message as Up, attach_response::Message as Answer, link_service_client::LinkServiceClient};
+
+use super::{Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound};
+use crate::{clock, identity::Identity, metrics, send::Outbox, settings::Keys};
+
+/// Messages handed to HTTP/2 and not yet written: small, so that an urgent one does not queue behind many.
+const WIRE_MESSAGES_MAX: usize = 4;
+/// Answers that the reader may have made and the writer not sent: settings acks and busy refusals.
+pub(super) const CONTROL_MAX: usize = 256;
+/// Faults in flight this long without an ack, and no heartbeat that says busy: the session is dead.
+pub(super) const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
+/// A Welcome must come in this time after Hello.
+const WELCOME_WITHIN: Duration = Duration::from_secs(20);
+
+/// What both loops of a session share.
+pub(super) struct Shared {
+    pub(super) outbox: Mutex<Outbox>,
+    /// Rung when an ack or credit came.
+    pub(super) moved: tokio::sync::Notify,
+    pub(super) progress: Mutex<Progress>,
+    pub(super) pending: super::inbound::Pending,
+}
+
+/// When the hub last showed that it works.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    pub(super) acked: Instant,
+    pub(super) busy: bool,
+}
+
+/// Attaches and serves until something ends it.
+pub(super) async fn run(deps: &Deps, lanes: &mut Lanes, boot_id: &str, cancel: &CancellationToken) -> End {
+    let opened = tokio::select! {
+        () = cancel.cancelled() => return End::Cancelled,
+        opened = open(deps, boot_id) => opened,
+    };
+    match opened {
+        Ok(Opened::Session(session)) => serve(deps, lanes, *session, cancel).await,
+        Ok(Opened::Rejected(reject)) => rejected(reject),
+        Err(error) => End::Failed(error),
+    }
+}
+
+pub(super) fn rejected(reject: v1::Reject) -> End {
+    End::Rejected {
+        code: reject.code(),
+        reason: reject.reason,
+        retry_after: Duration::from_millis(reject.retry_after_ms.into()),
+    }
+}
+
+struct Session {
+    wire: mpsc::Sender<v1::AttachRequest>,
+    stream: tonic::Streaming<v1::AttachResponse>,
+    heartbeat: Duration,
+    shared: Shared,
+    keys: Keys,
+}
+
+enum Opened {
+    Session(Box<Session>),
+    Rejected(v1::Reject),
+}
+
+async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
+    let identity = load_identity(deps)?;
+    let keys = Keys::parse(&identity.trust)?;
+    let channel = dial::dial(&deps.config.hub, &identity).await?;
+    let mut client = LinkServiceClient::new(channel)
+        .max_decoding_message_size(limits::TRANSPORT_BYTES_MAX)
+        .max_encoding_message_size(limits::TRANSPORT_BYTES_MAX);
+    let heads = deps.journal.heads().await?;
+    let (wire, outgoing) = mpsc::channel(WIRE_MESSAGES_MAX);
+    let hello = v1::AttachRequest { message: Some(Up::Hello(hello(deps, &identity, boot_id, &heads))) };
+    wire.try_send(hello).expect("a new channel has room");
+    let sent = Instant::now();
+    let welcome = async {
+        let mut stream = client.attach(ReceiverStream::new(outgoing)).await?.into_inner();
+        let first = stream.message().await?.ok_or(Error::Ended)?;
+        Ok::<_, Error>((stream, first))
+    };
+    let (stream, first) = tokio::time::timeout(WELCOME_WITHIN, welcome).await.map_err(|_| Error::Silent)??;
+    let welcome = match first.message {
+        Some(Answer::Welcome(welcome)) => welcome,
+        Some(Answer::Reject(reject)) => return Ok(Opened::Rejected(reject)),
+        _ => return Err(Error::NoWelcome),
+    };
+    welcomed(deps, &welcome, sent.elapsed());
+    let heartbeat = match welcome.heartbeat_ms {
+        0 => limits::HEARTBEAT,
+        ms => Duration::from_millis(ms.into()).min(limits::HEARTBEAT),
+    };
+    let shared = Shared {
+        outbox: Mutex::new(Outbox::resume(&heads, &welcome.resume, welcome.credit)),
+        moved: tokio::sync::Notify::new(),
+        progress: Mutex::new(Progress { acked: Instant::now(), busy: false }),
+        pending: Arc::default(),
+    };
+    Ok(Opened::Session(Box::new(Session { wire, stream, heartbeat, shared, keys })))
+}
+
+fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(gpuheal_proto::ids::StreamId, u64)]) -> v1::Hello {
+    let seen = deps.seen.borrow().clone();
+    v1::Hello {
+        cluster_id: identity.cluster.to_string(),
+        kube_system_uid: deps.config.kube_system_uid.clone(),
+        replica_id: deps.config.replica.to_string(),
+        boot_id: boot_id.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        caps: Vec::new(),
+        journals: heads
+            .iter()
+            .map(|(stream, next_seq)| v1::JournalHead { stream_id: stream.to_string(), next_seq: *next_seq })
+            .collect(),
+        trust_version: seen.trust_version,
+        hub_term_seen: seen.hub_term,
+        cmd_seq_seen: seen.cmd_seq,
+        settings_version: deps.settings.current().version,
+        open_commands: seen.open_commands,
+        wall_unix_ms: clock::wall().unix_ms(),
+        lease_transitions: deps.leadership.borrow().transitions(),
+    }
+}
+
+fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {
+    deps.clock.set(Timestamp::from_unix_ms(welcome.server_time_unix_ms), rtt);
+    deps.attachment.send_modify(|attachment| {
+        attachment.generation = Some(welcome.session_generation);
+        attachment.hub_term = welcome.hub_term;
+    });
+    deps.metrics.set(metrics::ATTACHED, &[], 1.0);
+    deps.metrics.inc(metrics::ATTACHES, &[("outcome", "attached")]);
+    let (generation, term, rtt_ms) = (welcome.session_generation, welcome.hub_term, rtt.as_millis());
+    tracing::info!(session.generation = generation, hub.term = term, rtt_ms, "attached to the hub");
+}
+
+async fn serve(deps: &Deps, lanes: &mut Lanes, session: Session, cancel: &CancellationToken) -> End {
+    let Session { wire, stream, heartbeat, shared, keys } = session;
+    let (control_tx, control) = mpsc::channel(CONTROL_MAX);
+    let inbound = Inbound { deps, shared: &shared, keys: &keys, control: control_tx };
+    let outbound = Outbound::new(deps, &shared, control, wire, heartbeat);
+    tokio::select! {
+        () = cancel.cancelled() => End::Cancelled,
+        end = inbound.run(stream) => end,
+        end = outbound.run(lanes) => end,
+    }
+}
