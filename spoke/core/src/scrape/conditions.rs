@@ -35,12 +35,24 @@ pub struct Condition<'a> {
 
 /// Which status means broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(from = "bool", into = "bool")]
 pub enum BadWhen {
     /// A condition that names a trouble.
     True,
     /// A condition that names a virtue.
     False,
+}
+
+impl From<bool> for BadWhen {
+    fn from(status: bool) -> Self {
+        if status { Self::True } else { Self::False }
+    }
+}
+
+impl From<BadWhen> for bool {
+    fn from(bad: BadWhen) -> Self {
+        bad == BadWhen::True
+    }
 }
 
 /// What kind of trouble a condition tells of.

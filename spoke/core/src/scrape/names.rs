@@ -3,7 +3,7 @@
 //! ```yaml
 //! metrics: {site_gpu_hot: gpu_temp, site_util: {metric: gpu_util, scale: 100}}
 //! alertLabels: {machine: node}
-//! conditions: {SiteGpuOk: {bad: "false", topic: gpu}}
+//! conditions: {SiteGpuOk: {bad: false, topic: gpu}}
 //! ```
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::scrape::conditions::Condition;
 
-    const SETTINGS: &str = "metrics: {site_gpu_hot: gpu_temp, site_util: {metric: gpu_util, scale: 100}}\nalertLabels: {machine: node}\nconditions: {SiteGpuOk: {bad: \"false\", topic: gpu}}\n";
+    const SETTINGS: &str = "metrics: {site_gpu_hot: gpu_temp, site_util: {metric: gpu_util, scale: 100}}\nalertLabels: {machine: node}\nconditions: {SiteGpuOk: {bad: false, topic: gpu}}\n";
 
     #[test]
     fn own_names_reach_all_three_tables() {
