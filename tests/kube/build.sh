@@ -8,7 +8,7 @@
 # Progress goes to stderr. Safe to call from several processes at once, and cheap when all is there.
 set -eu
 
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "$0")" && pwd -P)
 target=${GPUHEAL_TARGET_DIR:-${CARGO_TARGET_DIR:-$here/../../target}}
 kubernetes=1.36.3
 go_needed=26          # minor version: go.mod says 1.26.0

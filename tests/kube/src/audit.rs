@@ -33,10 +33,12 @@ pub struct AuditEntry {
 const READING: [&str; 3] = ["get", "list", "watch"];
 
 impl AuditEntry {
-    /// True for whatever could change an object, also when it was refused or a dry run.
+    /// True for whatever asks for a change, also when it was refused. Not for reviews of rights, which are
+    /// created but change nothing, and not for what asks in its query for a dry run.
     #[must_use]
     pub fn is_write(&self) -> bool {
-        !self.resource.is_empty() && !READING.contains(&self.verb.as_str())
+        let reads = READING.contains(&self.verb.as_str()) || self.resource.ends_with("reviews");
+        !self.resource.is_empty() && !reads && !self.uri.contains("dryRun=All")
     }
 
     /// True for a request that stays open; one is not counted as a request per healed node.
@@ -152,6 +154,19 @@ mod tests {
     fn a_half_written_last_line_is_left_for_the_next_reading() {
         assert_eq!(parse(&format!("{EVICTION}\n{}", &EVICTION[..80])).len(), 1);
         assert_eq!(parse(&EVICTION[..80]), vec![]);
+    }
+
+    #[test]
+    fn a_review_of_rights_and_a_dry_run_are_no_writes() {
+        let entry = |resource: &str, uri: &str| AuditEntry {
+            verb: "create".into(),
+            resource: resource.into(),
+            uri: uri.into(),
+            ..AuditEntry::default()
+        };
+        assert!(!entry("selfsubjectaccessreviews", "/x").is_write());
+        assert!(!entry("pods", "/api/v1/namespaces/n/pods?dryRun=All").is_write());
+        assert!(entry("pods", "/api/v1/namespaces/n/pods").is_write());
     }
 
     #[test]

@@ -5,17 +5,19 @@
 use std::path::Path;
 
 use kube::Client;
+use kubesim::KubeSim;
 use serde_json::{Value, json};
 
 use crate::audit::AuditEntry;
 use crate::kubelet::{Kubelet, NodeSpec};
-use crate::{ControlPlane, control_plane, raw, settled};
+use crate::{ControlPlane, connect, control_plane, raw, settled};
 
 /// A cluster for tests.
-#[derive(Debug)]
 pub enum TestCluster {
     /// Kubernetes itself, shared by all tests of the process: use names of your own.
     Real(&'static ControlPlane),
+    /// Simulated, and the test's own.
+    Sim(Box<KubeSim>),
 }
 
 /// A place in a cluster's record of requests.
@@ -23,6 +25,8 @@ pub enum TestCluster {
 pub enum Mark {
     /// In the API server's audit log.
     Real(control_plane::Mark),
+    /// The number of a request to kubesim.
+    Sim(u64),
 }
 
 impl TestCluster {
@@ -30,9 +34,25 @@ impl TestCluster {
     ///
     /// # Panics
     /// When that fails: a test must fail then, not skip.
-    #[must_use]
-    pub fn real() -> Self {
-        Self::Real(ControlPlane::shared())
+    pub async fn real() -> Self {
+        let started = tokio::task::spawn_blocking(ControlPlane::shared).await;
+        Self::Real(started.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())))
+    }
+
+    /// A simulated cluster in which everything runs: scheduler, controllers, kubelets.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub async fn kubesim() -> Self {
+        Self::sim(kubesim::Config::default()).await
+    }
+
+    /// A simulated cluster as `config` wants it.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    pub async fn sim(config: kubesim::Config) -> Self {
+        Self::Sim(Box::new(KubeSim::start(config).await.expect("a free port on loopback")))
     }
 
     /// For messages.
@@ -40,6 +60,16 @@ impl TestCluster {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Real(_) => "real",
+            Self::Sim(_) => "kubesim",
+        }
+    }
+
+    /// The simulated cluster, for what only that has: faults on purpose, a clock that can be moved.
+    #[must_use]
+    pub fn as_sim(&self) -> Option<&KubeSim> {
+        match self {
+            Self::Real(_) => None,
+            Self::Sim(sim) => Some(sim),
         }
     }
 
@@ -48,6 +78,16 @@ impl TestCluster {
     pub fn kubeconfig_yaml(&self) -> String {
         match self {
             Self::Real(plane) => plane.kubeconfig_yaml(),
+            Self::Sim(sim) => sim.kubeconfig_yaml(),
+        }
+    }
+
+    /// A kubeconfig for whomever the token belongs to.
+    #[must_use]
+    pub fn kubeconfig_with_token(&self, token: &str) -> String {
+        match self {
+            Self::Real(plane) => plane.kubeconfig_with_token(token),
+            Self::Sim(sim) => sim.kubeconfig_for_token(token),
         }
     }
 
@@ -69,13 +109,14 @@ impl TestCluster {
     /// # Panics
     /// When the name cannot be a header.
     pub async fn client_as(&self, user_agent: &str) -> Client {
-        crate::connect::connect(&self.kubeconfig_yaml(), user_agent).await.expect("the kubeconfig is our own")
+        connect::connect(&self.kubeconfig_yaml(), user_agent).await.expect("the kubeconfig is our own")
     }
 
     /// The place up to which the record reaches now.
     pub async fn mark(&self) -> Mark {
         match self {
             Self::Real(plane) => Mark::Real(plane.mark().await),
+            Self::Sim(sim) => Mark::Sim(sim.recorder().mark()),
         }
     }
 
@@ -86,16 +127,22 @@ impl TestCluster {
     pub async fn requests_since(&self, mark: Mark) -> Vec<AuditEntry> {
         match (self, mark) {
             (Self::Real(plane), Mark::Real(mark)) => plane.requests_since(mark).await,
+            (Self::Sim(sim), Mark::Sim(mark)) => {
+                sim.recorder().requests_since(mark).into_iter().map(AuditEntry::from).collect()
+            }
+            (Self::Real(_) | Self::Sim(_), Mark::Real(_) | Mark::Sim(_)) => panic!("the mark is another cluster's"),
         }
     }
 
-    /// The nodes' machines: registered now, running and ending pods until the handle is dropped.
+    /// The nodes' machines: registered now. Bound pods run and deleted ones end, in the real cluster until
+    /// the handle is dropped.
     ///
     /// # Panics
     /// When a node exists already.
     pub async fn start_nodes(&self, nodes: Vec<NodeSpec>) -> Kubelet {
         match self {
             Self::Real(plane) => Kubelet::start(plane.kubelet_client().await, nodes).await,
+            Self::Sim(_) => Kubelet::register_only(self.client_as("stand-in-kubelet").await, nodes).await,
         }
         .expect("the nodes' names are the test's own")
     }
@@ -107,15 +154,13 @@ impl TestCluster {
     pub async fn create_namespace(&self, client: &Client, name: &str) {
         let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         raw::post(client, "/api/v1/namespaces", &body).await.expect(201);
-        match self {
+        if let Self::Real(_) = self {
             // Kubernetes refuses a pod until its namespace has the service account.
-            Self::Real(_) => {
-                let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-                settled::is_true("the namespace has its service account", || async {
-                    raw::get(client, &account).await.code == 200
-                })
-                .await;
-            }
+            let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+            settled::is_true("the namespace has its service account", || async {
+                raw::get(client, &account).await.code == 200
+            })
+            .await;
         }
     }
 
@@ -142,6 +187,30 @@ impl TestCluster {
     pub async fn forget_old_versions(&self) {
         match self {
             Self::Real(_) => {}
+            Self::Sim(sim) => sim.store().compact(),
         }
+    }
+}
+
+impl From<kubesim::Record> for AuditEntry {
+    fn from(record: kubesim::Record) -> Self {
+        Self {
+            verb: record.verb,
+            group: record.group,
+            resource: record.resource,
+            subresource: record.subresource,
+            namespace: record.namespace,
+            name: record.name,
+            user: record.user,
+            user_agent: record.user_agent,
+            code: record.code,
+            uri: record.path,
+        }
+    }
+}
+
+impl std::fmt::Debug for TestCluster {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name())
     }
 }

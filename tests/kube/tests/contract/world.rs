@@ -106,7 +106,8 @@ impl World {
     pub(crate) async fn guarded_deployment(&self, app: &str, replicas: u32, min_available: u32) -> Vec<Value> {
         self.create(&[self.pool.deployment(app, replicas, 1), self.pool.pdb(app, app, min_available)]).await;
         let pods = self.ready_pods(app, replicas as usize).await;
-        self.pdb_allows(app, replicas - min_available).await;
+        let (healthy, allowed) = (replicas, replicas - min_available);
+        self.pdb_status(app, |status| status["currentHealthy"] == healthy && status["disruptionsAllowed"] == allowed).await;
         pods
     }
 
