@@ -188,6 +188,27 @@ impl Fleet {
         self.post(address, "/api/v1/process", with_token.then_some(self.token.as_str()), body).await
     }
 
+    /// POSTs any bytes to the webhook, with the token; gives the answer's status and text.
+    pub async fn post_bytes(&self, address: &str, body: Vec<u8>) -> Result<(u16, String)> {
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
+        let request = client.post(format!("http://{address}/api/v1/alert")).bearer_auth(&self.token).body(body);
+        let answer = request.send().await?;
+        Ok((answer.status().as_u16(), answer.text().await?))
+    }
+
+    /// Runs gpuhealctl as the administrator; gives its exit code, output and errors.
+    pub fn ctl(&self, args: &[&str]) -> Result<(i32, String, String)> {
+        let output = std::process::Command::new(binary("gpuhealctl")?)
+            .args(["--hub", &format!("https://{}", self.fleet_address), "--identity"])
+            .arg(self.place.dir.join("pki/users/admin"))
+            .args(args)
+            .stdin(std::process::Stdio::null())
+            .output()
+            .context("running gpuhealctl")?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
+    }
+
     async fn post(&self, address: &str, path: &str, token: Option<&str>, body: &serde_json::Value) -> Result<(u16, serde_json::Value)> {
         let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
         let mut request = client.post(format!("http://{address}{path}")).json(body);

@@ -6,6 +6,7 @@ pub mod exporter;
 pub mod facts;
 pub mod fleet;
 pub mod invariants;
+pub mod measure;
 pub mod observe;
 pub mod process;
 pub mod record;

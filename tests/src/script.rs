@@ -30,7 +30,7 @@ pub const POLICY: &str = include_str!("script/policy.yaml");
 /// Lease duration, renew deadline and retry of the script's spokes: a takeover is shown in seconds, not in fifteen.
 pub const LEASE: [&str; 3] = ["4s", "2500ms", "500ms"];
 /// How long any one outcome may take: a takeover and a drain on a busy two-core machine are under 20 s.
-pub(crate) const WITHIN: Duration = Duration::from_secs(60);
+pub const WITHIN: Duration = Duration::from_secs(60);
 
 /// What came of one fault, for the tables at the end.
 #[derive(Clone, Debug, serde::Serialize)]

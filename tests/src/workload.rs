@@ -162,3 +162,21 @@ pub fn budget(app: &str, min_available: u32) -> Value {
         "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}},
     })
 }
+
+/// A pod with one GPU, bound to a node, that takes this long to end.
+#[must_use]
+pub fn gpu_pod(name: &str, node: &str, exit_after: std::time::Duration) -> Value {
+    let mut spec = pod_spec(1, 30);
+    spec["nodeName"] = json!(node);
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": JOBS,
+            "labels": {"app": "job"},
+            "annotations": {"kubesim.gpu-selfhealing.io/exit-after-ms": exit_after.as_millis().to_string()},
+        },
+        "spec": spec,
+    })
+}

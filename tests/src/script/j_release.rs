@@ -1,12 +1,12 @@
 //! (j) Release: label, taint and our cordon are gone; a cordon that a person had set before is still there.
 
-use std::{process::Stdio, time::Instant};
+use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use gpuheal_proto::kubernetes::{LABEL_STATUS, TAINT_FAULTY};
 
 use super::{Outcome, Stage, WITHIN, setting};
-use crate::{process::binary, wait};
+use crate::wait;
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let (ours, theirs) = (stage.node("alpha", 0)?, stage.node("alpha", 2)?);
@@ -54,13 +54,7 @@ async fn cordoned(stage: &Stage, node: &str) -> Result<bool> {
 }
 
 fn release(stage: &Stage, node: &str) -> Result<()> {
-    let output = std::process::Command::new(binary("gpuhealctl")?)
-        .args(["--hub", &format!("https://{}", stage.fleet.fleet_address), "--identity"])
-        .arg(stage.fleet.place.dir.join("pki/users/admin"))
-        .args(["release", node, "--cluster", "alpha", "--reason", "checked by hand"])
-        .stdin(Stdio::null())
-        .output()
-        .context("running gpuhealctl release")?;
-    ensure!(output.status.success(), "gpuhealctl release {node} failed: {}", String::from_utf8_lossy(&output.stderr));
+    let (code, _, errors) = stage.fleet.ctl(&["release", node, "--cluster", "alpha", "--reason", "checked by hand"])?;
+    ensure!(code == 0, "gpuhealctl release {node} ended with {code}: {errors}");
     Ok(())
 }
