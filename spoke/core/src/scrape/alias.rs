@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::metric::Metric;
 
-/// Longest metric name that is looked up. The longest known one has 46 bytes.
-const NAME_BYTES_MAX: usize = 96;
+/// Bound of the lengths of field names. The longest has 33 bytes; a test keeps the table within it.
+const NAME_BYTES_MAX: usize = 64;
 
 /// What a metric name means: the metric, and what to multiply with to reach its unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,17 +24,20 @@ pub struct Alias {
 /// The table of metric names. Built once from settings, asked once per metric of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aliases {
+    /// In lower case.
     own: BTreeMap<String, Alias>,
-    /// Names without prefix, sorted by length and then text.
-    fields: Vec<(&'static str, Alias)>,
+    /// Names without prefix, by their length: no more than a handful share one.
+    fields: Vec<Vec<(&'static str, Alias)>>,
 }
 
 impl Default for Aliases {
     fn default() -> Self {
         let plain = FIELDS.iter().map(|&(name, metric)| (name, Alias { metric, scale: 1.0 }));
         let ratios = PERCENT_AS_RATIO.iter().map(|&(name, metric)| (name, Alias { metric, scale: 100.0 }));
-        let mut fields: Vec<_> = plain.chain(ratios).collect();
-        fields.sort_by_key(|(name, _)| (name.len(), *name));
+        let mut fields = vec![Vec::new(); NAME_BYTES_MAX];
+        for (name, alias) in plain.chain(ratios) {
+            fields[name.len()].push((name, alias));
+        }
         Self { own: BTreeMap::new(), fields }
     }
 }
@@ -54,18 +57,20 @@ impl Aliases {
 
     /// What a name means, if anything.
     pub fn get(&self, name: &str) -> Option<Alias> {
-        let mut buffer = [0u8; NAME_BYTES_MAX];
-        let lower = buffer.get_mut(..name.len())?;
-        lower.copy_from_slice(name.as_bytes());
-        lower.make_ascii_lowercase();
-        let lower = std::str::from_utf8(lower).ok()?;
-        if let Some(&own) = self.own.get(lower) {
+        if !self.own.is_empty()
+            && let Some(&own) = self.own.get(&name.to_ascii_lowercase())
+        {
             return Some(own);
         }
-        let field = PREFIXES.iter().find_map(|prefix| lower.strip_prefix(prefix))?;
-        let at = self.fields.binary_search_by_key(&(field.len(), field), |(name, _)| (name.len(), *name)).ok()?;
-        Some(self.fields[at].1)
+        let prefix = PREFIXES.iter().find(|prefix| begins_with(name, prefix))?;
+        let field = &name[prefix.len()..];
+        let same_length = self.fields.get(field.len())?;
+        same_length.iter().find(|(known, _)| known.eq_ignore_ascii_case(field)).map(|&(_, alias)| alias)
     }
+}
+
+fn begins_with(name: &str, prefix: &str) -> bool {
+    name.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix))
 }
 
 /// What stands before the field's name; the short one last, as it begins the others.

@@ -144,7 +144,7 @@ impl<'a> Iterator for Rows<'a> {
 
 /// Parts `{labels} value` into its two halves; without braces there are no labels.
 fn split_labels(text: &str) -> Result<(&str, &str), Reason> {
-    let text = text.trim_start_matches([' ', '\t']);
+    let text = text.trim_ascii_start();
     let Some(inner) = text.strip_prefix('{') else {
         return Ok(("", text));
     };

@@ -90,6 +90,7 @@ pub struct LabelIter<'a> {
 impl<'a> Iterator for LabelIter<'a> {
     type Item = Result<Label<'a>, LabelsMalformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.head.is_none() {
             // Only for the first label; afterwards the end of one is the head of the next.
@@ -108,6 +109,7 @@ impl<'a> Iterator for LabelIter<'a> {
 }
 
 impl<'a> LabelIter<'a> {
+    #[inline]
     fn next_quote(&mut self) -> Option<usize> {
         let quote = find_quote(self.text.as_bytes(), self.unseen);
         self.unseen = quote.map_or(self.text.len(), |quote| quote + 1);
@@ -115,6 +117,7 @@ impl<'a> LabelIter<'a> {
     }
 
     /// Finds where the value ends, which leaves the head of what follows behind.
+    #[inline]
     fn label(&mut self, head: Head) -> Option<Label<'a>> {
         let value = head.quote + 1;
         let mut quote = self.next_quote()?;
@@ -160,6 +163,7 @@ fn unescaped(raw: &str) -> String {
 }
 
 /// True where an odd number of backslashes stands before a quote.
+#[inline]
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&b| b == b'\\').count() % 2 == 1
 }
@@ -187,6 +191,7 @@ fn escapes_throughout(text: &str, value: usize) -> bool {
 }
 
 /// The label whose value opens with the quote: separators from `from` on, a name, `=`.
+#[inline]
 fn head(text: &str, from: usize, quote: usize) -> Option<Head> {
     let bytes = text.as_bytes();
     let equals = back(bytes, from, quote, |b| b == b' ');
@@ -199,6 +204,7 @@ fn head(text: &str, from: usize, quote: usize) -> Option<Head> {
 }
 
 /// Eight bytes at a time: most names and values are too short for a vector search to pay.
+#[inline]
 fn find_quote(bytes: &[u8], from: usize) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let mut at = from;
@@ -215,6 +221,7 @@ fn find_quote(bytes: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Goes back from `at`, as far as `from`, over the bytes that belong.
+#[inline]
 fn back(bytes: &[u8], from: usize, mut at: usize, belongs: impl Fn(u8) -> bool) -> usize {
     while at > from && belongs(bytes[at - 1]) {
         at -= 1;
@@ -237,6 +244,7 @@ static IN_NAME: [bool; 256] = {
     table
 };
 
+#[inline]
 fn is_end(text: &str) -> bool {
     text.bytes().all(|b| b == b',' || b == b' ' || b == b'\t')
 }

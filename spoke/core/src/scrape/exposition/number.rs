@@ -6,10 +6,10 @@ use super::Reason;
 const POWERS: [f64; 16] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
 
 pub(super) fn value_and_timestamp(tail: &str) -> Result<(f64, Option<i64>), Reason> {
-    let tail = tail.trim_matches([' ', '\t']);
+    let tail = tail.trim_ascii();
     let (value, timestamp) = match tail.bytes().position(|b| b == b' ' || b == b'\t') {
         None => (tail, ""),
-        Some(at) => (&tail[..at], tail[at..].trim_start_matches([' ', '\t'])),
+        Some(at) => (&tail[..at], tail[at..].trim_ascii_start()),
     };
     if value.is_empty() {
         return Err(Reason::ValueMissing);
