@@ -1,1 +1,179 @@
-//! Stage 7: due envelopes to the stream of their cluster's leader.
+//! Stage `deliver`: puts signed bytes on the stream of the cluster's leader, again on every new session and after a
+//! "not now", the same bytes each time, until `deliver_by`. Never makes, changes or judges a command.
+//! A command is sent first and noted as sent after: a crash between the two sends it twice, and the spoke knows its id.
+
+pub mod due;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use gpuheal_proto::{
+    link::v1::{self, attach_response::Message},
+    time::Timestamp,
+};
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    link::{Lane, Registry, Session},
+    metrics,
+    store::outbox::{self, Waiting},
+};
+use due::{Due, Why};
+
+/// Rows looked at in one round: more than one round's lanes can take.
+const ROUND_MAX: i64 = 1024;
+/// The truth when a wake-up is lost.
+const POLL: Duration = Duration::from_secs(1);
+
+type Key = (String, Uuid);
+
+/// What the stage works with.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// The database.
+    pub pool: PgPool,
+    /// Who is attached here.
+    pub registry: Arc<Registry>,
+    /// Woken when bytes are there to be sent.
+    pub signed: Arc<Notify>,
+}
+
+impl Stage {
+    /// Delivers until told to stop. A failed round is tried again at the next poll.
+    pub async fn run(self, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.round().await {
+                metrics::STAGE_FAILURES.inc(["deliver"]);
+                tracing::warn!(error = %error, "delivery round failed");
+            }
+            let woken = async {
+                tokio::select! {
+                    () = self.signed.notified() => {}
+                    () = self.registry.leadership_changed() => {}
+                    () = tokio::time::sleep(POLL) => {}
+                }
+            };
+            if stop.run_until_cancelled(woken).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Sends what is due now. Returns how many envelopes went onto lanes.
+    ///
+    /// # Errors
+    /// When the database fails. What was sent and not noted is sent again.
+    pub async fn round(&self) -> Result<usize, sqlx::Error> {
+        let sessions = self.registry.leading();
+        if sessions.is_empty() {
+            return Ok(0);
+        }
+        let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
+        let mut conn = self.pool.acquire().await?;
+        let waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await?;
+        let picked = pick(&waiting);
+        if picked.is_empty() {
+            return Ok(0);
+        }
+        let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
+        let (sent, cancelled) =
+            put(&by_cluster, &picked, outbox::bytes(&mut conn, &picked.keys().cloned().collect::<Vec<_>>()).await?);
+        if !sent.is_empty() {
+            outbox::sent(&mut conn, &sent).await?;
+        }
+        if !cancelled.is_empty() {
+            outbox::cancel_sent(&mut conn, &cancelled).await?;
+        }
+        Ok(sent.len() + cancelled.len())
+    }
+}
+
+/// What is to be done with each row; rows with nothing to do are left out.
+fn pick(waiting: &[Waiting]) -> BTreeMap<Key, (Due, Option<Duration>)> {
+    let mut picked = BTreeMap::new();
+    for row in waiting {
+        let due = due::due(&view(row), moment(row.now));
+        match due {
+            Due::Send(_) | Due::Cancel => {
+                let first = row.sent_at.is_none().then(|| moment(row.now).since(moment(row.signed_at)));
+                picked.insert((row.cluster_id.clone(), row.command_id), (due, first));
+            }
+            Due::Expired => metrics::COMMANDS_HELD.inc(["expired"]),
+            Due::Superseded => metrics::COMMANDS_HELD.inc(["superseded"]),
+            Due::Wait => {}
+        }
+    }
+    picked
+}
+
+/// Puts bytes on lanes, in the order of the commands' numbers. A full lane ends it for that cluster until the next round.
+fn put(
+    sessions: &BTreeMap<&str, &Arc<Session>>,
+    picked: &BTreeMap<Key, (Due, Option<Duration>)>,
+    rows: Vec<(String, Uuid, Vec<u8>, Option<Vec<u8>>)>,
+) -> (Vec<Key>, Vec<Key>) {
+    let (mut sent, mut cancelled, mut full) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for (cluster, id, envelope, cancel) in rows {
+        let key = (cluster, id);
+        let Some((due, first)) = picked.get(&key) else { continue };
+        let Some(session) = sessions.get(key.0.as_str()).filter(|_| !full.contains(&key.0)) else { continue };
+        let (lane, message) = match (due, cancel) {
+            (Due::Cancel, Some(cancel)) => (Lane::Cancel, Message::Cancel(v1::Cancel { envelope: Bytes::from(cancel) })),
+            (Due::Send(_), _) => (Lane::Command, Message::Command(v1::Command { envelope: Bytes::from(envelope) })),
+            (Due::Cancel | Due::Expired | Due::Superseded | Due::Wait, _) => continue,
+        };
+        if session.offer(lane, message).is_err() {
+            metrics::COMMANDS_HELD.inc(["lane_full"]);
+            full.insert(key.0);
+            continue;
+        }
+        tracing::info!(cluster.id = key.0, command.id = %key.1, lane = lane.name(), "envelope put on the stream");
+        match due {
+            Due::Send(why) => {
+                metrics::COMMANDS_SENT.inc([why.name()]);
+                if let Some(age) = first {
+                    metrics::DELIVER_SECONDS.observe(*age);
+                }
+                sent.push(key);
+            }
+            Due::Cancel | Due::Expired | Due::Superseded | Due::Wait => cancelled.push(key),
+        }
+    }
+    (sent, cancelled)
+}
+
+fn view(row: &Waiting) -> due::Command {
+    due::Command {
+        dispatched: row.state == "DISPATCHED",
+        awaited: matches!(row.state.as_str(), "SIGNED" | "DISPATCHED"),
+        harmless: row.action == "notify",
+        superseded: row.plan_rev < row.plan_rev_newest,
+        cancel: row.cancel_asked_at.is_some(),
+        cancel_sent_at: row.cancel_sent_at.map(moment),
+        deliver_by: moment(row.deliver_by),
+        sent_at: row.sent_at.map(moment),
+        resend_at: row.resend_at.map(moment),
+        attached_at: moment(row.attached_at),
+    }
+}
+
+fn moment(at: chrono::DateTime<chrono::Utc>) -> Timestamp {
+    Timestamp::from_unix_ms(at.timestamp_millis())
+}
+
+impl Why {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::NewSession => "new_session",
+            Self::NotNow => "not_now",
+        }
+    }
+}

@@ -1,1 +1,268 @@
-//! The stream between hub and spokes.
+//! The link: one bidirectional stream per spoke replica. Checks who attaches, then hands what comes up to the stages and
+//! what the stages have to the stream. An ack means "committed", never "processed". Decides nothing about faults.
+
+pub mod hello;
+mod lanes;
+mod pulse;
+mod registry;
+mod seen;
+mod settings;
+mod up;
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures::Stream;
+use gpuheal_proto::{
+    ids::ClusterId,
+    limits,
+    link::v1::{
+        self, AttachRequest, AttachResponse, Goaway, Reject, RejectCode, ResumePoint, Resync, Welcome, attach_request,
+        attach_response::Message, link_service_server::LinkService,
+    },
+};
+use sqlx::PgPool;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    clock, identity, ingest, metrics,
+    store::session::{self, Attached},
+    wake::Wake,
+};
+use hello::Hello;
+pub use lanes::{Lane, Refused};
+pub use registry::{Registry, Session};
+pub use seen::Seen;
+pub use settings::Board;
+
+/// The first message must be here by then.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attaches of one hub at a time: each is one transaction of 5 ms, so that 64 give more than 5,000 a second.
+const ATTACHES_MAX: usize = 64;
+/// When a rejected spoke may come again, unless the reason will not go away by itself.
+const RETRY_SOON: Duration = Duration::from_secs(5);
+/// A foreign identity will be foreign tomorrow: often enough to notice that somebody has mended it.
+const RETRY_LATE: Duration = Duration::from_secs(60);
+/// How far a reconnecting fleet is spread when a hub stops.
+const SHUTDOWN_SPREAD: Duration = Duration::from_secs(3);
+
+/// The service. Cheap to clone.
+#[derive(Clone)]
+pub struct Link {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    ingest: ingest::Ingest,
+    wake: Arc<Wake>,
+    registry: Arc<Registry>,
+    board: Arc<Board>,
+    hub_id: String,
+    attaches: tokio::sync::Semaphore,
+    tasks: TaskTracker,
+}
+
+impl Link {
+    /// The service over a database, its ingest stage, and those who are to know of sessions and settings.
+    #[must_use]
+    pub fn new(
+        pool: PgPool,
+        ingest: ingest::Ingest,
+        wake: Arc<Wake>,
+        registry: Arc<Registry>,
+        board: Arc<Board>,
+        hub_id: String,
+    ) -> Self {
+        let attaches = tokio::sync::Semaphore::new(ATTACHES_MAX);
+        Self { inner: Arc::new(Inner { pool, ingest, wake, registry, board, hub_id, attaches, tasks: TaskTracker::new() }) }
+    }
+
+    /// Sends everyone away and waits until the sessions are closed and noted as such.
+    pub async fn shut_down(&self) {
+        for session in self.inner.registry.all() {
+            let after = pulse::jitter(SHUTDOWN_SPREAD);
+            let reconnect_after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+            session.finish("shutdown", Some(Goaway { reconnect_after_ms, reason: "the hub is stopping".into() }));
+        }
+        self.inner.tasks.close();
+        self.inner.tasks.wait().await;
+    }
+}
+
+#[tonic::async_trait]
+impl LinkService for Link {
+    type AttachStream = Pin<Box<dyn Stream<Item = Result<AttachResponse, Status>> + Send>>;
+
+    async fn attach(&self, request: Request<Streaming<AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
+        let (cluster, peer) = identity::spoke(&request)?;
+        let left = peer.not_after().since(clock::now());
+        let end = CancellationToken::new();
+        let (lanes, down) = lanes::lanes(&end);
+        let (inner, up) = (self.inner.clone(), request.into_inner());
+        // Headers go out before the Hello is read, so that neither side waits for the other.
+        self.inner.tasks.spawn(async move { inner.serve(cluster, up, lanes, end, left).await });
+        Ok(Response::new(Box::pin(down)))
+    }
+}
+
+impl Inner {
+    /// One session from Hello to its end.
+    async fn serve(
+        self: Arc<Self>,
+        cluster: ClusterId,
+        mut up: Streaming<AttachRequest>,
+        lanes: lanes::Lanes,
+        end: CancellationToken,
+        left: Duration,
+    ) {
+        let (hello, attached) = match self.greet(&cluster, &mut up, &end).await {
+            Ok(greeted) => greeted,
+            Err(refusal) => return refusal.say(&cluster, &lanes, &end),
+        };
+        metrics::ATTACHES.inc(["ok"]);
+        let session = Session::new(cluster.clone(), hello.replica.clone(), attached.generation, lanes, end);
+        session.set_lease(hello.lease_transitions);
+        let session = Arc::new(session);
+        tracing::info!(
+            cluster.id = %cluster, replica.id = %hello.replica, session.generation = attached.generation, spoke.version = hello.version,
+            lease.transitions = hello.lease_transitions, "replica attached"
+        );
+        // Welcome is the first message down whatever happens next.
+        let welcomed = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
+        debug_assert!(welcomed.is_ok(), "the lane is new and has room");
+        if let Some(old) = self.registry.insert(&session) {
+            old.finish("taken_over", Some(Goaway { reconnect_after_ms: 0, reason: "attached again".into() }));
+        }
+        if let Some(settings) = self.board.current() {
+            let _ = session.offer(Lane::Bulk, Message::Settings(settings));
+        }
+        if !attached.inventory_known || attached.term_raised {
+            let resync = Resync { snapshot: true, standing_faults: true, open_commands: true };
+            let _ = session.offer(Lane::Control, Message::Resync(resync));
+        }
+        let pulse = tokio::spawn(pulse::pulse(session.clone(), left));
+        up::serve(&self, &session, up).await;
+        session.finish("closed", None);
+        pulse.abort();
+        self.registry.remove(&session);
+        self.note_detached(&session).await;
+    }
+
+    async fn greet(
+        &self,
+        cluster: &ClusterId,
+        up: &mut Streaming<AttachRequest>,
+        end: &CancellationToken,
+    ) -> Result<(Hello, Attached), Refusal> {
+        let first = tokio::time::timeout(HELLO_TIMEOUT, up.message());
+        let Some(Ok(Ok(Some(first)))) = end.run_until_cancelled(first).await else { return Err(Refusal::NoHello) };
+        let Some(attach_request::Message::Hello(hello)) = first.message else { return Err(Refusal::NoHello) };
+        let hello = Hello::read(hello, cluster).map_err(Refusal::Hello)?;
+        let _slot = self.attaches.try_acquire().map_err(|_| Refusal::Busy)?;
+        let mut tx = self.pool.begin().await.map_err(|error| Refusal::Database(error.to_string()))?;
+        match session::session_attach(&mut tx, &hello, &self.hub_id).await {
+            Ok(Some(attached)) => {
+                tx.commit().await.map_err(|error| Refusal::Database(error.to_string()))?;
+                if attached.term_raised {
+                    tracing::error!(cluster.id = %cluster, hub.term = attached.hub_term, "this database lost commits that a cluster has seen: term raised");
+                }
+                Ok((hello, attached))
+            }
+            Ok(None) => Err(Refusal::ForeignUid { claimed: hello.kube_system_uid }),
+            Err(error) => Err(Refusal::Database(error.to_string())),
+        }
+    }
+
+    async fn note_detached(&self, session: &Session) {
+        metrics::DETACHES.inc([session.cause()]);
+        tracing::info!(
+            cluster.id = %session.cluster(), replica.id = %session.replica(), session.generation = session.generation(),
+            cause = session.cause(), "replica detached"
+        );
+        let noted = async {
+            let mut conn = self.pool.acquire().await.map_err(|error| error.to_string())?;
+            session::session_detach(&mut conn, session.cluster(), session.replica(), session.generation())
+                .await
+                .map_err(|error| error.to_string())
+        };
+        if let Err(error) = noted.await {
+            // Its row goes stale instead, which says the same a little later.
+            tracing::warn!(error, cluster.id = %session.cluster(), "end of a session was not noted");
+        }
+    }
+}
+
+fn welcome(hello: &Hello, attached: &Attached) -> Welcome {
+    let acked = |stream: &str| attached.acked.iter().find(|(known, _)| known == stream).map_or(0, |(_, upto)| *upto);
+    let resume =
+        hello.streams.iter().map(|stream| ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
+    Welcome {
+        session_generation: attached.generation,
+        hub_term: attached.hub_term,
+        resume: resume.collect(),
+        credit: limits::CREDIT,
+        heartbeat_ms: u32::try_from(limits::HEARTBEAT.as_millis()).unwrap_or(u32::MAX),
+        server_time_unix_ms: attached.now.unix_ms(),
+    }
+}
+
+/// Why a replica was not attached.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the first message must be a hello, within 10 s")]
+    NoHello,
+    #[error(transparent)]
+    Hello(#[from] hello::Error),
+    #[error("another cluster with another kube-system UID is attached under this id; this one says {claimed:?}")]
+    ForeignUid { claimed: String },
+    #[error("too many attach at once")]
+    Busy,
+    #[error("the hub cannot reach its database")]
+    Database(String),
+}
+
+impl Refusal {
+    fn say(&self, cluster: &ClusterId, lanes: &lanes::Lanes, end: &CancellationToken) {
+        let (code, retry, outcome) = match self {
+            Self::NoHello => (RejectCode::Unspecified, RETRY_SOON, "no_hello"),
+            Self::Hello(hello::Error::Foreign { .. }) | Self::ForeignUid { .. } => (RejectCode::Foreign, RETRY_LATE, "foreign"),
+            Self::Hello(hello::Error::Field { .. } | hello::Error::Id(_)) => (RejectCode::Upgrade, RETRY_LATE, "invalid"),
+            Self::Busy => (RejectCode::Busy, RETRY_SOON, "busy"),
+            Self::Database(_) => (RejectCode::Busy, RETRY_SOON, "database"),
+        };
+        metrics::ATTACHES.inc([outcome]);
+        let detail = if let Self::Database(error) = self { error.as_str() } else { "" };
+        tracing::warn!(cluster.id = %cluster, error = %self, detail, "replica rejected");
+        let reject = Reject {
+            code: code.into(),
+            reason: self.to_string(),
+            retry_after_ms: u32::try_from(pulse::jitter(retry).as_millis()).unwrap_or(u32::MAX),
+        };
+        // A stream that nobody reads any more needs no reason.
+        let _ = lanes.offer(Lane::Control, Message::Reject(reject));
+        end.cancel();
+    }
+}
+
+/// What every kind of message is called in metrics.
+const fn kind(message: &attach_request::Message) -> &'static str {
+    use attach_request::Message as Up;
+    match message {
+        Up::Hello(_) => "hello",
+        Up::FaultBatch(_) => "fault_batch",
+        Up::Gap(_) => "gap",
+        Up::ClusterState(_) => "cluster_state",
+        Up::Evidence(_) => "evidence",
+        Up::Process(_) => "process",
+        Up::CommandStatus(_) => "command_status",
+        Up::SettingsAck(_) => "settings_ack",
+        Up::Heartbeat(_) => "heartbeat",
+    }
+}
+
+/// A session's word that it cannot go on, after which the spoke resumes from what is committed.
+fn goaway(reason: &str) -> v1::Goaway {
+    let reconnect_after_ms = u32::try_from(pulse::jitter(Duration::from_secs(1)).as_millis()).unwrap_or(u32::MAX);
+    Goaway { reconnect_after_ms, reason: reason.to_owned() }
+}

@@ -1,1 +1,120 @@
-//! Every metric of the hub, with a sentence each.
+//! What the hub counts, each with a sentence. Labels are closed sets of words: never an id, a node, a UUID or a message.
+//! Exposed by `http` as Prometheus text.
+
+mod kinds;
+
+pub use kinds::{Counter, Family, Gauge, Histogram};
+
+/// TLS handshakes on the listeners by how they ended.
+pub static HANDSHAKES: Family<2> = Family::counter(
+    "gpu_selfhealing_hub_handshakes_total",
+    "TLS handshakes, by listener (link, fleet) and outcome (ok, tls, timeout, identity).",
+    ["listener", "outcome"],
+);
+/// Attach attempts.
+pub static ATTACHES: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_attaches_total",
+    "Attempts of spoke replicas to attach, by outcome (ok, foreign, busy, invalid, no_hello, database).",
+    ["outcome"],
+);
+/// Sessions now.
+pub static SESSIONS: Gauge = Gauge::new("gpu_selfhealing_hub_sessions", "Spoke replicas that are attached to this hub process.");
+/// Why sessions ended.
+pub static DETACHES: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_detaches_total",
+    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, certificate).",
+    ["cause"],
+);
+/// Messages up.
+pub static MESSAGES_UP: Family<1> =
+    Family::counter("gpu_selfhealing_hub_link_received_total", "Messages received from spokes, by kind.", ["kind"]);
+/// Messages down.
+pub static MESSAGES_DOWN: Family<2> = Family::counter(
+    "gpu_selfhealing_hub_link_sent_total",
+    "Messages for spokes, by lane (control, cancel, command, bulk) and outcome (queued, full, too_large, closed).",
+    ["lane", "outcome"],
+);
+/// From the arrival of a batch to its commit.
+pub static ACK_SECONDS: Histogram = Histogram::new(
+    "gpu_selfhealing_hub_fault_ack_duration_seconds",
+    "From the arrival of a batch of faults to its commit in Postgres.",
+);
+/// Faults that came.
+pub static FAULTS: Counter = Counter::new("gpu_selfhealing_hub_faults_received_total", "Fault records received, repeats included.");
+/// Commands signed.
+pub static SIGNED: Family<1> =
+    Family::counter("gpu_selfhealing_hub_signed_total", "Envelopes signed, by kind (command, cancel, settings).", ["kind"]);
+/// Commands that could not be signed.
+pub static SIGN_FAILURES: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_sign_failures_total",
+    "Commands that were not signed, by cause (term, invalid, too_large).",
+    ["cause"],
+);
+/// Commands sent.
+pub static COMMANDS_SENT: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_commands_sent_total",
+    "Commands put on a stream, by cause (first, new_session, not_now).",
+    ["cause"],
+);
+/// Commands that were not sent.
+pub static COMMANDS_HELD: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_commands_not_sent_total",
+    "Signed commands that were not sent, by cause (expired, superseded, lane_full, no_session).",
+    ["cause"],
+);
+/// From signature to the stream.
+pub static DELIVER_SECONDS: Histogram =
+    Histogram::new("gpu_selfhealing_hub_deliver_duration_seconds", "From the signature of a command to its first send.");
+/// Reports settled.
+pub static STATUSES: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_command_statuses_total",
+    "Reports of commands that spokes sent, by outcome (acked, failed).",
+    ["outcome"],
+);
+/// Calls of the fleet API.
+pub static FLEET_CALLS: Family<2> = Family::counter(
+    "gpu_selfhealing_hub_fleet_calls_total",
+    "Calls of the fleet API, by method and outcome (ok, refused, failed).",
+    ["method", "outcome"],
+);
+/// A stage's loop failed.
+pub static STAGE_FAILURES: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_stage_failures_total",
+    "Rounds of a stage that failed and will be tried again, by stage (sign, deliver, flush).",
+    ["stage"],
+);
+/// Certificates read again.
+pub static TLS_RELOADS: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_tls_reloads_total",
+    "Times that changed identity files were read, by outcome (ok, failed).",
+    ["outcome"],
+);
+
+/// Everything, as Prometheus text.
+#[must_use]
+pub fn text() -> String {
+    let mut out = String::new();
+    for family in [&HANDSHAKES, &MESSAGES_DOWN, &FLEET_CALLS] {
+        family.write(&mut out);
+    }
+    let single = [
+        &ATTACHES,
+        &DETACHES,
+        &MESSAGES_UP,
+        &SIGNED,
+        &SIGN_FAILURES,
+        &COMMANDS_SENT,
+        &COMMANDS_HELD,
+        &STATUSES,
+        &STAGE_FAILURES,
+        &TLS_RELOADS,
+    ];
+    for family in single {
+        family.write(&mut out);
+    }
+    SESSIONS.write(&mut out);
+    FAULTS.write(&mut out);
+    ACK_SECONDS.write(&mut out);
+    DELIVER_SECONDS.write(&mut out);
+    out
+}

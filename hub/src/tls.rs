@@ -1,1 +1,132 @@
-//! Server TLS: TLS 1.3, client certificates required on the link.
+//! The mTLS listeners' acceptor: TLS 1.3 only, client certificate required, no resumption, identity files read again when
+//! they change. Hands connections to tonic together with who is on the other end. Says nothing about what a peer may do.
+
+mod accept;
+mod files;
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier, version::TLS13};
+use tokio_util::sync::CancellationToken;
+
+pub use accept::{Connection, Listener, incoming};
+
+use crate::metrics;
+
+/// How often the identity's files are looked at. Renewed certificates are good for hours: a minute would do as well.
+const RELOAD_EVERY: Duration = Duration::from_secs(10);
+
+/// The hub's identity as TLS needs it, replaced as a whole when its files change.
+#[derive(Debug)]
+pub struct Identity {
+    dir: PathBuf,
+    current: ArcSwap<Loaded>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    digest: [u8; 32],
+}
+
+impl Identity {
+    /// Reads `tls.crt`, `tls.key` and `ca.crt` in `dir`.
+    ///
+    /// # Errors
+    /// When one of them cannot be read or used.
+    pub fn open(dir: PathBuf) -> Result<Arc<Self>, Error> {
+        let files = files::read(&dir)?;
+        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files)?) };
+        Ok(Arc::new(Self { dir, current: ArcSwap::from_pointee(loaded) }))
+    }
+
+    /// What the next handshake is made with.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.current.load().config.clone()
+    }
+
+    /// Takes the files as they are now. On an error the last good ones stay in force.
+    ///
+    /// # Errors
+    /// When one of them cannot be read or used.
+    pub fn reload(&self) -> Result<bool, Error> {
+        let files = files::read(&self.dir)?;
+        if files.digest == self.current.load().digest {
+            return Ok(false);
+        }
+        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files)?) };
+        self.current.store(Arc::new(loaded));
+        Ok(true)
+    }
+
+    /// Looks at the files until told to stop.
+    pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(RELOAD_EVERY)).await.is_some() {
+            match self.reload() {
+                Ok(false) => {}
+                Ok(true) => {
+                    metrics::TLS_RELOADS.inc(["ok"]);
+                    tracing::info!("identity files changed, new connections use them");
+                }
+                Err(error) => {
+                    metrics::TLS_RELOADS.inc(["failed"]);
+                    tracing::warn!(error = %error, "identity files are not usable, the last good ones stay in force");
+                }
+            }
+        }
+    }
+}
+
+fn config(files: files::Files) -> Result<ServerConfig, Error> {
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for ca in files.ca {
+        roots.add(ca).map_err(Error::Ca)?;
+    }
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().map_err(Error::Verifier)?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .map_err(Error::Config)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(files.chain, files.key)
+        .map_err(Error::Config)?;
+    // A resumed session would carry the identity of the first handshake without looking at the certificate again.
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config.max_early_data_size = 0;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// Why the identity cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file without what it should hold.
+    #[error("{} holds no usable {what}", path.display())]
+    Pem {
+        /// Which.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// A CA certificate.
+    #[error("a CA certificate is not usable")]
+    Ca(#[source] rustls::Error),
+    /// The client verifier.
+    #[error("clients cannot be verified")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+    /// Certificate and key.
+    #[error("certificate and key are not usable")]
+    Config(#[source] rustls::Error),
+}

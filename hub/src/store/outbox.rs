@@ -1,1 +1,376 @@
-//! Commands to sign, to send and to send again.
+//! The commands table as sign and deliver see it: what is to be signed, what is to be sent, what was sent.
+//! Bytes are written once, with the transition to SIGNED, and never again.
+
+use chrono::{DateTime, Utc};
+use gpuheal_proto::{
+    command::{Command, Step, Target, Times},
+    fault::{GpuRef, NodeRef},
+    ids::{ClusterId, CommandId, FaultKey, IncidentId, NodeName, NodeUid, ParseIdError},
+    link::v1,
+    time::Timestamp,
+};
+use sqlx::{FromRow, PgConnection, types::Json};
+use uuid::Uuid;
+
+use crate::sign::Signed;
+
+/// A command that waits for its signature; an error when its row is not a command.
+#[derive(Debug)]
+pub struct Proposed {
+    /// Which.
+    pub command_id: CommandId,
+    /// What is to be signed.
+    pub command: Result<Command, RowError>,
+}
+
+#[derive(FromRow)]
+struct ProposedRow {
+    cluster_id: String,
+    command_id: Uuid,
+    incident_id: Uuid,
+    idempotency_key: String,
+    node_uid: String,
+    node_name: String,
+    boot_id: String,
+    gpu: Option<Json<GpuRef>>,
+    level: String,
+    reason: String,
+    policy_revision: i64,
+    policy_digest: String,
+    fault_keys: Vec<String>,
+    ignore_cooldown: bool,
+    steps_asked: serde_json::Value,
+    cmd_seq: i64,
+    plan_rev: i64,
+    hub_term: i64,
+    created_at: DateTime<Utc>,
+    deliver_by: DateTime<Utc>,
+    start_by: DateTime<Utc>,
+    finish_by: DateTime<Utc>,
+    expires_at: DateTime<Utc>,
+}
+
+/// Takes up to `rows` commands that are to be signed and can still be delivered; another signer skips them.
+///
+/// # Errors
+/// When the database fails.
+pub async fn proposed_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<Proposed>, sqlx::Error> {
+    let rows: Vec<ProposedRow> = sqlx::query_as(
+        "SELECT cluster_id, command_id, incident_id, idempotency_key, node_uid, node_name, boot_id, gpu, level, reason,
+                policy_revision, policy_digest, fault_keys, ignore_cooldown, steps_asked, cmd_seq, plan_rev, hub_term,
+                created_at, deliver_by, start_by, finish_by, expires_at
+         FROM commands
+         WHERE state = 'PROPOSED' AND cancel_asked_at IS NULL AND deliver_by > clock_timestamp()
+         ORDER BY cluster_id, cmd_seq LIMIT $1 FOR UPDATE SKIP LOCKED",
+    )
+    .bind(rows)
+    .fetch_all(conn)
+    .await?;
+    let proposed = |row: ProposedRow| Proposed { command_id: CommandId::from_uuid(row.command_id), command: command(row) };
+    Ok(rows.into_iter().map(proposed).collect())
+}
+
+fn command(row: ProposedRow) -> Result<Command, RowError> {
+    let number = |n: i64| u64::try_from(n).map_err(|_| RowError::Negative);
+    Ok(Command {
+        id: CommandId::from_uuid(row.command_id),
+        idempotency_key: row.idempotency_key,
+        audience: ClusterId::parse(&row.cluster_id)?,
+        // The signer's own takes its place.
+        key_epoch: 0,
+        hub_term: number(row.hub_term)?,
+        cmd_seq: number(row.cmd_seq)?,
+        plan_rev: number(row.plan_rev)?,
+        times: Times {
+            created: moment(row.created_at),
+            deliver_by: moment(row.deliver_by),
+            start_by: moment(row.start_by),
+            finish_by: moment(row.finish_by),
+            expires: moment(row.expires_at),
+        },
+        incident: IncidentId::from_uuid(row.incident_id),
+        level: row.level,
+        reason: row.reason,
+        policy_revision: number(row.policy_revision)?,
+        policy_digest: row.policy_digest,
+        target: Target {
+            node: NodeRef { name: NodeName::parse(&row.node_name)?, uid: NodeUid::parse(&row.node_uid)?, boot_id: row.boot_id },
+            gpu: row.gpu.map(|gpu| gpu.0),
+        },
+        fault_keys: row.fault_keys.iter().map(|key| FaultKey::parse(key)).collect::<Result<_, _>>()?,
+        ignore_cooldown: row.ignore_cooldown,
+        steps: serde_json::from_value::<Vec<Step>>(row.steps_asked)?,
+    })
+}
+
+fn moment(at: DateTime<Utc>) -> Timestamp {
+    Timestamp::from_unix_ms(at.timestamp_millis())
+}
+
+/// Stores the bytes of commands that were claimed in this transaction.
+///
+/// # Errors
+/// When the database fails, or a command is no longer as it was claimed.
+pub async fn signed_store(
+    conn: &mut PgConnection,
+    signed: &[(ClusterId, CommandId, Signed)],
+    keyid: &str,
+    key_epoch: u64,
+) -> Result<(), sqlx::Error> {
+    if signed.is_empty() {
+        return Ok(());
+    }
+    let columns = Columns::of(signed);
+    let done = sqlx::query(
+        "UPDATE commands c SET state = 'SIGNED', envelope = s.envelope, envelope_sha256 = s.sha256, key_id = $5, key_epoch = $6,
+                signed_at = clock_timestamp()
+         FROM UNNEST($1::text[], $2::uuid[], $3::bytea[], $4::text[]) AS s(cluster_id, command_id, envelope, sha256)
+         WHERE c.cluster_id = s.cluster_id AND c.command_id = s.command_id AND c.state = 'PROPOSED' AND c.envelope IS NULL",
+    )
+    .bind(&columns.clusters)
+    .bind(&columns.ids)
+    .bind(&columns.envelopes)
+    .bind(&columns.digests)
+    .bind(keyid)
+    .bind(i64::try_from(key_epoch).unwrap_or(i64::MAX))
+    .execute(conn)
+    .await?;
+    all_or_nothing(done.rows_affected(), signed.len())
+}
+
+/// Takes up to `rows` cancellations that are to be signed: of commands whose bytes may be out there.
+///
+/// # Errors
+/// When the database fails.
+pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(ClusterId, CommandId, v1::CancelBody)>, sqlx::Error> {
+    let rows: Vec<(String, Uuid, i64, Option<String>, DateTime<Utc>)> = sqlx::query_as(
+        "SELECT cluster_id, command_id, hub_term, cancel_reason, cancel_asked_at FROM commands
+         WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL AND cancel_envelope IS NULL AND envelope IS NOT NULL
+           AND expires_at > clock_timestamp()
+         ORDER BY cancel_asked_at LIMIT $1 FOR UPDATE SKIP LOCKED",
+    )
+    .bind(rows)
+    .fetch_all(conn)
+    .await?;
+    let body = |(cluster, id, term, reason, asked): (String, Uuid, i64, Option<String>, DateTime<Utc>)| {
+        let cluster = ClusterId::parse(&cluster).ok()?;
+        let body = v1::CancelBody {
+            command_id: id.to_string(),
+            audience: cluster.to_string(),
+            hub_term: u64::try_from(term).ok()?,
+            reason: reason.unwrap_or_default(),
+            created_unix_ms: asked.timestamp_millis(),
+        };
+        Some((cluster, CommandId::from_uuid(id), body))
+    };
+    Ok(rows.into_iter().filter_map(body).collect())
+}
+
+/// Stores the bytes of cancellations that were claimed in this transaction.
+///
+/// # Errors
+/// When the database fails, or a command is no longer as it was claimed.
+pub async fn cancel_store(conn: &mut PgConnection, signed: &[(ClusterId, CommandId, Signed)]) -> Result<(), sqlx::Error> {
+    if signed.is_empty() {
+        return Ok(());
+    }
+    let columns = Columns::of(signed);
+    let done = sqlx::query(
+        "UPDATE commands c SET cancel_envelope = s.envelope
+         FROM UNNEST($1::text[], $2::uuid[], $3::bytea[]) AS s(cluster_id, command_id, envelope)
+         WHERE c.cluster_id = s.cluster_id AND c.command_id = s.command_id AND c.cancel_envelope IS NULL",
+    )
+    .bind(&columns.clusters)
+    .bind(&columns.ids)
+    .bind(&columns.envelopes)
+    .execute(conn)
+    .await?;
+    all_or_nothing(done.rows_affected(), signed.len())
+}
+
+/// A session that proves leadership, as deliver knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leading {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its replica.
+    pub replica: String,
+    /// Its number.
+    pub generation: i64,
+    /// Its proof.
+    pub lease_transitions: i64,
+}
+
+/// A signed command or cancellation of a cluster whose leader is here.
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
+pub struct Waiting {
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Which.
+    pub command_id: Uuid,
+    /// SIGNED or DISPATCHED; anything for a cancellation.
+    pub state: String,
+    /// What it is for.
+    pub action: String,
+    /// The node.
+    pub node_uid: String,
+    /// Number within the node.
+    pub plan_rev: i64,
+    /// The highest plan of another command that writes to the same node.
+    pub plan_rev_newest: i64,
+    /// Undelivered by then: dead.
+    pub deliver_by: DateTime<Utc>,
+    /// When its bytes were made.
+    pub signed_at: DateTime<Utc>,
+    /// When they were last put on a stream.
+    pub sent_at: Option<DateTime<Utc>>,
+    /// Not to be sent again before.
+    pub resend_at: Option<DateTime<Utc>>,
+    /// When a status of it last came.
+    pub heard_at: Option<DateTime<Utc>>,
+    /// It was called off.
+    pub cancel_asked_at: Option<DateTime<Utc>>,
+    /// When the cancellation was put on a stream.
+    pub cancel_sent_at: Option<DateTime<Utc>>,
+    /// When the session that it would go to began.
+    pub attached_at: DateTime<Utc>,
+    /// The database's clock.
+    pub now: DateTime<Utc>,
+}
+
+/// What waits for the sessions given. A session that another hub has taken over, or that another replica's proof outranks,
+/// gets nothing: the generation is looked at in the same statement.
+///
+/// # Errors
+/// When the database fails.
+pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) -> Result<Vec<Waiting>, sqlx::Error> {
+    let clusters: Vec<&str> = leading.iter().map(|session| session.cluster.as_str()).collect();
+    let replicas: Vec<&str> = leading.iter().map(|session| session.replica.as_str()).collect();
+    let generations: Vec<i64> = leading.iter().map(|session| session.generation).collect();
+    let proofs: Vec<i64> = leading.iter().map(|session| session.lease_transitions).collect();
+    sqlx::query_as(
+        "WITH mine AS (
+             SELECT s.cluster_id, s.attached_at
+             FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS l(cluster_id, replica_id, generation, proof)
+             JOIN sessions s ON s.cluster_id = l.cluster_id AND s.replica_id = l.replica_id AND s.session_generation = l.generation
+             WHERE s.detached_at IS NULL AND NOT EXISTS (
+                 SELECT 1 FROM sessions o WHERE o.cluster_id = l.cluster_id AND o.detached_at IS NULL AND o.lease_transitions > l.proof))
+         SELECT c.cluster_id, c.command_id, c.state, c.action, c.node_uid, c.plan_rev,
+                COALESCE((SELECT max(n.plan_rev) FROM commands n WHERE n.cluster_id = c.cluster_id AND n.node_uid = c.node_uid
+                          AND n.action <> 'notify' AND n.state NOT IN ('CANCELLED', 'EXPIRED', 'REFUSED')), 0) AS plan_rev_newest,
+                c.deliver_by, c.signed_at, c.sent_at, c.resend_at, c.heard_at, c.cancel_asked_at, c.cancel_sent_at,
+                m.attached_at, clock_timestamp() AS now
+         FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
+         WHERE (c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
+                AND (c.sent_at IS NULL OR c.sent_at < m.attached_at OR c.resend_at <= clock_timestamp()))
+            OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
+                AND c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED')
+                AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at))
+         ORDER BY c.cluster_id, c.cmd_seq LIMIT $5",
+    )
+    .bind(clusters)
+    .bind(replicas)
+    .bind(generations)
+    .bind(proofs)
+    .bind(rows)
+    .fetch_all(conn)
+    .await
+}
+
+/// The stored bytes of a command and, if there is one, of its cancellation.
+///
+/// # Errors
+/// When the database fails.
+pub async fn bytes(
+    conn: &mut PgConnection,
+    commands: &[(String, Uuid)],
+) -> Result<Vec<(String, Uuid, Vec<u8>, Option<Vec<u8>>)>, sqlx::Error> {
+    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
+    sqlx::query_as(
+        "SELECT c.cluster_id, c.command_id, c.envelope, c.cancel_envelope
+         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+         JOIN commands c USING (cluster_id, command_id) WHERE c.envelope IS NOT NULL",
+    )
+    .bind(clusters)
+    .bind(ids)
+    .fetch_all(conn)
+    .await
+}
+
+/// Notes that bytes were put on a stream. A report that was faster than this note is left as it is.
+///
+/// # Errors
+/// When the database fails.
+pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<(), sqlx::Error> {
+    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
+    sqlx::query(
+        "UPDATE commands c SET state = CASE WHEN c.state = 'SIGNED' THEN 'DISPATCHED' ELSE c.state END,
+                sent_at = clock_timestamp(), resend_at = NULL
+         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id AND c.envelope IS NOT NULL",
+    )
+    .bind(clusters)
+    .bind(ids)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Notes that cancellations were put on a stream.
+///
+/// # Errors
+/// When the database fails.
+pub async fn cancel_sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<(), sqlx::Error> {
+    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
+    sqlx::query(
+        "UPDATE commands c SET cancel_sent_at = clock_timestamp()
+         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id",
+    )
+    .bind(clusters)
+    .bind(ids)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+struct Columns {
+    clusters: Vec<String>,
+    ids: Vec<Uuid>,
+    envelopes: Vec<Vec<u8>>,
+    digests: Vec<String>,
+}
+
+impl Columns {
+    fn of(signed: &[(ClusterId, CommandId, Signed)]) -> Self {
+        Self {
+            clusters: signed.iter().map(|(cluster, ..)| cluster.to_string()).collect(),
+            ids: signed.iter().map(|(_, id, _)| id.uuid()).collect(),
+            envelopes: signed.iter().map(|(.., made)| made.envelope.clone()).collect(),
+            digests: signed.iter().map(|(.., made)| made.sha256.clone()).collect(),
+        }
+    }
+}
+
+/// The rows were locked by this very transaction, so that anything else is a fault of ours.
+fn all_or_nothing(done: u64, wanted: usize) -> Result<(), sqlx::Error> {
+    if done == wanted as u64 {
+        Ok(())
+    } else {
+        Err(sqlx::Error::Protocol(format!("{done} of {wanted} claimed commands were as claimed")))
+    }
+}
+
+/// Why a row is not a command.
+#[derive(Debug, thiserror::Error)]
+pub enum RowError {
+    /// An id.
+    #[error(transparent)]
+    Id(#[from] ParseIdError),
+    /// Its steps.
+    #[error("its steps do not parse")]
+    Steps(#[from] serde_json::Error),
+    /// A number below zero.
+    #[error("a number in it is negative")]
+    Negative,
+}

@@ -1,1 +1,214 @@
-//! Who is attached, and which session owns a cluster's leader.
+//! Who owns the stream of each spoke replica: the generation is raised at each attach, and whoever holds a lower one is out.
+
+use chrono::{DateTime, Utc};
+use gpuheal_proto::{
+    ids::{ClusterId, ReplicaId},
+    time::Timestamp,
+};
+use sqlx::{PgConnection, types::Json};
+
+use super::{Error, Labelled as _, moment::from_db, natural, signed};
+use crate::link::hello::Hello;
+
+/// What a session starts from.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// Its number.
+    pub generation: u64,
+    /// Epoch of the database.
+    pub hub_term: u64,
+    /// Journals that are known here, and how far each is committed.
+    pub acked: Vec<(String, u64)>,
+    /// The database's clock.
+    pub now: Timestamp,
+    /// A whole snapshot of the cluster was taken before.
+    pub inventory_known: bool,
+    /// The epoch was raised, because this cluster has seen a later database than this one.
+    pub term_raised: bool,
+}
+
+/// Attaches a replica, in one transaction of the caller's. `None`: the kube-system UID is another cluster's, and the caller
+/// rolls back.
+///
+/// # Errors
+/// When the database fails.
+pub async fn session_attach(conn: &mut PgConnection, hello: &Hello, hub_id: &str) -> Result<Option<Attached>, Error> {
+    let (uid, inventory_known): (Option<String>, bool) = sqlx::query_as(
+        "INSERT INTO clusters (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
+         ON CONFLICT (cluster_id) DO UPDATE SET spoke_version = EXCLUDED.spoke_version,
+             kube_system_uid = COALESCE(clusters.kube_system_uid, EXCLUDED.kube_system_uid)
+         RETURNING kube_system_uid, snapshot_at IS NOT NULL",
+    )
+    .bind(hello.cluster.as_str())
+    .bind(&hello.kube_system_uid)
+    .bind(&hello.version)
+    .fetch_one(&mut *conn)
+    .await
+    .label("cluster.attach")?;
+    if uid.as_deref() != Some(hello.kube_system_uid.as_str()) {
+        return Ok(None);
+    }
+    let (generation, now): (i64, DateTime<Utc>) = sqlx::query_as(
+        "INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, version, caps, lease_transitions)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (cluster_id, replica_id) DO UPDATE SET session_generation = sessions.session_generation + 1,
+             boot_id = EXCLUDED.boot_id, hub_id = EXCLUDED.hub_id, version = EXCLUDED.version, caps = EXCLUDED.caps,
+             lease_transitions = EXCLUDED.lease_transitions, attached_at = clock_timestamp(), seen_at = clock_timestamp(),
+             detached_at = NULL
+         RETURNING session_generation, attached_at",
+    )
+    .bind(hello.cluster.as_str())
+    .bind(hello.replica.as_str())
+    .bind(&hello.boot_id)
+    .bind(hub_id)
+    .bind(&hello.version)
+    .bind(&hello.caps)
+    .bind(hello.lease_transitions.map(signed))
+    .fetch_one(&mut *conn)
+    .await
+    .label("session.attach")?;
+    let streams: Vec<&str> = hello.streams.iter().map(gpuheal_proto::ids::StreamId::as_str).collect();
+    let acked: Vec<(String, i64)> =
+        sqlx::query_as("SELECT stream_id, acked_upto FROM streams WHERE cluster_id = $1 AND stream_id = ANY($2)")
+            .bind(hello.cluster.as_str())
+            .bind(&streams)
+            .fetch_all(&mut *conn)
+            .await
+            .label("session.streams")?;
+    let (hub_term, term_raised) = term(conn, hello).await?;
+    Ok(Some(Attached {
+        generation: natural(generation),
+        hub_term,
+        acked: acked.into_iter().map(|(stream, upto)| (stream, natural(upto))).collect(),
+        now: from_db(now),
+        inventory_known,
+        term_raised,
+    }))
+}
+
+/// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:
+/// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours.
+async fn term(conn: &mut PgConnection, hello: &Hello) -> Result<(u64, bool), Error> {
+    let (term, cmd_seq): (i64, i64) =
+        sqlx::query_as("SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0) FROM hub_state")
+            .bind(hello.cluster.as_str())
+            .fetch_one(&mut *conn)
+            .await
+            .label("session.term")?;
+    if natural(term) >= hello.hub_term_seen && natural(cmd_seq) >= hello.cmd_seq_seen {
+        return Ok((natural(term), false));
+    }
+    let raised: i64 = sqlx::query_scalar(
+        "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
+    )
+    .bind(signed(hello.hub_term_seen))
+    .bind(format!(
+        "cluster {} has seen term {} and command {}, this database has {term} and {cmd_seq}",
+        hello.cluster, hello.hub_term_seen, hello.cmd_seq_seen
+    ))
+    .fetch_one(&mut *conn)
+    .await
+    .label("session.term_raise")?;
+    sqlx::query(
+        "INSERT INTO command_counters (cluster_id, cmd_seq) VALUES ($1, $2)
+         ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = GREATEST(command_counters.cmd_seq, EXCLUDED.cmd_seq)",
+    )
+    .bind(hello.cluster.as_str())
+    .bind(signed(hello.cmd_seq_seen))
+    .execute(conn)
+    .await
+    .label("session.cmd_seq_adopt")?;
+    Ok((natural(raised), true))
+}
+
+/// Notes that a session proves leadership, or no longer does. False: it was taken over.
+///
+/// # Errors
+/// When the database fails.
+pub async fn session_lease(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    replica: &ReplicaId,
+    generation: u64,
+    lease_transitions: Option<u64>,
+) -> Result<bool, Error> {
+    let done = sqlx::query(
+        "UPDATE sessions SET lease_transitions = $4, seen_at = clock_timestamp()
+         WHERE cluster_id = $1 AND replica_id = $2 AND session_generation = $3 AND detached_at IS NULL",
+    )
+    .bind(cluster.as_str())
+    .bind(replica.as_str())
+    .bind(signed(generation))
+    .bind(lease_transitions.map(signed))
+    .execute(conn)
+    .await
+    .label("session.lease")?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Notes that a session ended, unless another took over.
+///
+/// # Errors
+/// When the database fails.
+pub async fn session_detach(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    replica: &ReplicaId,
+    generation: u64,
+) -> Result<(), Error> {
+    sqlx::query(
+        "UPDATE sessions SET detached_at = clock_timestamp(), lease_transitions = NULL
+         WHERE cluster_id = $1 AND replica_id = $2 AND session_generation = $3 AND detached_at IS NULL",
+    )
+    .bind(cluster.as_str())
+    .bind(replica.as_str())
+    .bind(signed(generation))
+    .execute(conn)
+    .await
+    .label("session.detach")?;
+    Ok(())
+}
+
+/// Notes in one statement that these sessions live, and returns those that are still their streams' owners.
+///
+/// # Errors
+/// When the database fails.
+pub async fn sessions_seen(
+    conn: &mut PgConnection,
+    sessions: &[(ClusterId, ReplicaId, u64)],
+) -> Result<Vec<(String, String, u64)>, Error> {
+    let clusters: Vec<&str> = sessions.iter().map(|(cluster, ..)| cluster.as_str()).collect();
+    let replicas: Vec<&str> = sessions.iter().map(|(_, replica, _)| replica.as_str()).collect();
+    let generations: Vec<i64> = sessions.iter().map(|(.., generation)| signed(*generation)).collect();
+    let owned: Vec<(String, String, i64)> = sqlx::query_as(
+        "UPDATE sessions s SET seen_at = clock_timestamp()
+         FROM UNNEST($1::text[], $2::text[], $3::bigint[]) AS k(cluster_id, replica_id, generation)
+         WHERE s.cluster_id = k.cluster_id AND s.replica_id = k.replica_id AND s.session_generation = k.generation
+         RETURNING s.cluster_id, s.replica_id, s.session_generation",
+    )
+    .bind(clusters)
+    .bind(replicas)
+    .bind(generations)
+    .fetch_all(conn)
+    .await
+    .label("sessions.seen")?;
+    Ok(owned.into_iter().map(|(cluster, replica, generation)| (cluster, replica, natural(generation))).collect())
+}
+
+/// Notes which settings a cluster has taken, or why it did not.
+///
+/// # Errors
+/// When the database fails.
+pub async fn settings_ack(conn: &mut PgConnection, cluster: &ClusterId, version: u64, errors: &[String]) -> Result<(), Error> {
+    sqlx::query(
+        "UPDATE clusters SET settings_errors = $3, settings_version = CASE WHEN $4 THEN $2 ELSE settings_version END WHERE cluster_id = $1",
+    )
+    .bind(cluster.as_str())
+    .bind(signed(version))
+    .bind(Json(errors))
+    .bind(errors.is_empty())
+    .execute(conn)
+    .await
+    .label("cluster.settings_ack")?;
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Pure: reading the first message of a stream, against the certificate that it came under.
+
+use gpuheal_proto::{
+    bytes_text::clip,
+    ids::{ClusterId, ParseIdError, ReplicaId, StreamId},
+    link::v1,
+};
+
+/// Journals that a replica may still hold: its own and those it found, with room for a few crashes.
+const JOURNALS_MAX: usize = 8;
+/// Names of optional messages.
+const CAPS_MAX: usize = 64;
+/// A version or a capability's name.
+const WORD_BYTES_MAX: usize = 64;
+
+/// A Hello that was understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The cluster of the certificate, which the message repeats.
+    pub cluster: ClusterId,
+    /// UID of its kube-system namespace.
+    pub kube_system_uid: String,
+    /// Which replica.
+    pub replica: ReplicaId,
+    /// New at each start of its process.
+    pub boot_id: String,
+    /// Its version.
+    pub version: String,
+    /// Optional messages that it understands.
+    pub caps: Vec<String>,
+    /// Journals that it holds.
+    pub streams: Vec<StreamId>,
+    /// Highest epoch of a database that it has seen.
+    pub hub_term_seen: u64,
+    /// Highest number of a command that it has seen.
+    pub cmd_seq_seen: u64,
+    /// Proof of leadership, when it leads.
+    pub lease_transitions: Option<u64>,
+}
+
+impl Hello {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it speaks for another cluster than `cluster`, or breaks a limit.
+    pub fn read(hello: v1::Hello, cluster: &ClusterId) -> Result<Self, Error> {
+        if hello.cluster_id != cluster.as_str() {
+            return Err(Error::Foreign { certificate: cluster.clone(), claimed: clip(&hello.cluster_id, 64).to_owned() });
+        }
+        if hello.kube_system_uid.is_empty() || hello.kube_system_uid.len() > WORD_BYTES_MAX {
+            return Err(Error::Field { field: "kube_system_uid" });
+        }
+        if hello.boot_id.is_empty() || hello.boot_id.len() > WORD_BYTES_MAX {
+            return Err(Error::Field { field: "boot_id" });
+        }
+        if hello.caps.len() > CAPS_MAX || hello.caps.iter().any(|cap| cap.len() > WORD_BYTES_MAX) {
+            return Err(Error::Field { field: "caps" });
+        }
+        if hello.journals.len() > JOURNALS_MAX {
+            return Err(Error::Field { field: "journals" });
+        }
+        Ok(Self {
+            cluster: cluster.clone(),
+            kube_system_uid: hello.kube_system_uid,
+            replica: ReplicaId::parse(&hello.replica_id)?,
+            boot_id: hello.boot_id,
+            version: clip(&hello.version, WORD_BYTES_MAX).to_owned(),
+            caps: hello.caps,
+            streams: hello.journals.iter().map(|journal| StreamId::parse(&journal.stream_id)).collect::<Result<_, _>>()?,
+            hub_term_seen: hello.hub_term_seen,
+            cmd_seq_seen: hello.cmd_seq_seen,
+            lease_transitions: hello.lease_transitions,
+        })
+    }
+}
+
+/// Why a Hello was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The certificate is another cluster's.
+    #[error("the certificate is of cluster {certificate}, the hello says {claimed:?}")]
+    Foreign {
+        /// Who the certificate says it is.
+        certificate: ClusterId,
+        /// Who it says it is.
+        claimed: String,
+    },
+    /// A field that is empty or too long.
+    #[error("hello has a {field} that is empty or over its limit")]
+    Field {
+        /// Its name.
+        field: &'static str,
+    },
+    /// An id that breaks its rule.
+    #[error(transparent)]
+    Id(#[from] ParseIdError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> v1::Hello {
+        v1::Hello {
+            cluster_id: "alpha".into(),
+            kube_system_uid: "uid".into(),
+            replica_id: "spoke-0".into(),
+            boot_id: "b".into(),
+            journals: vec![v1::JournalHead { stream_id: "s".into(), next_seq: 4 }],
+            lease_transitions: Some(2),
+            ..v1::Hello::default()
+        }
+    }
+
+    fn alpha() -> ClusterId {
+        ClusterId::parse("alpha").unwrap()
+    }
+
+    #[test]
+    fn a_certificate_speaks_for_its_own_cluster_only() {
+        assert!(Hello::read(hello(), &alpha()).is_ok());
+        let other = Hello::read(hello(), &ClusterId::parse("beta").unwrap());
+        assert!(matches!(other, Err(Error::Foreign { .. })), "{other:?}");
+    }
+
+    #[test]
+    fn a_hello_without_what_it_needs_is_refused_with_the_field() {
+        let broken = [
+            ("kube_system_uid", v1::Hello { kube_system_uid: String::new(), ..hello() }),
+            ("boot_id", v1::Hello { boot_id: "x".repeat(65), ..hello() }),
+            ("caps", v1::Hello { caps: vec!["c".into(); 65], ..hello() }),
+            ("journals", v1::Hello { journals: vec![v1::JournalHead::default(); 9], ..hello() }),
+        ];
+        for (field, hello) in broken {
+            assert_eq!(Hello::read(hello, &alpha()), Err(Error::Field { field }));
+        }
+        assert!(matches!(Hello::read(v1::Hello { replica_id: String::new(), ..hello() }, &alpha()), Err(Error::Id(_))));
+    }
+}

@@ -1,0 +1,265 @@
+//! What goes down to one spoke: four bounded lanes, control before cancel before command before bulk, of which bulk gets
+//! every sixteenth turn. A message that cannot be sent is set aside at the door and never blocks the rest.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures::Stream;
+use gpuheal_proto::{
+    limits,
+    link::v1::{AttachResponse, attach_response::Message},
+};
+use prost::Message as _;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::Status;
+
+use crate::metrics;
+
+/// Which lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Welcome, acks, heartbeats, goaway.
+    Control,
+    /// Cancellations.
+    Cancel,
+    /// Commands.
+    Command,
+    /// Settings, verdicts.
+    Bulk,
+}
+
+impl Lane {
+    const ALL: [Self; 4] = [Self::Control, Self::Cancel, Self::Command, Self::Bulk];
+
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Cancel => "cancel",
+            Self::Command => "command",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    /// Messages that may wait. Acks are one per batch and a spoke may have four batches out, so that 64 are plenty;
+    /// commands are 2 KiB each as a rule, 128 KiB of them per spoke that does not read.
+    const fn capacity(self) -> usize {
+        match self {
+            Self::Control | Self::Cancel | Self::Command => 64,
+            Self::Bulk => 16,
+        }
+    }
+}
+
+/// Bulk's share: one turn in this many.
+const BULK_TURN: u32 = 16;
+
+/// Why a message was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The spoke does not read.
+    #[error("lane is full")]
+    Full,
+    /// It could never be sent.
+    #[error("message is over the limit of {} bytes", limits::MESSAGE_BYTES_MAX)]
+    TooLarge,
+    /// The stream is gone.
+    #[error("stream is closed")]
+    Closed,
+}
+
+/// The hub's end of the lanes.
+#[derive(Debug)]
+pub(super) struct Lanes([mpsc::Sender<AttachResponse>; 4]);
+
+/// The stream's end of them.
+pub(super) struct Down {
+    lanes: [mpsc::Receiver<AttachResponse>; 4],
+    turns_since_bulk: u32,
+    end: Pin<Box<WaitForCancellationFutureOwned>>,
+    gone: CancellationToken,
+}
+
+/// Lanes that end, control's last words included, once `end` is called.
+pub(super) fn lanes(end: &CancellationToken) -> (Lanes, Down) {
+    let [a, b, c, d] = Lane::ALL.map(|lane| mpsc::channel(lane.capacity()));
+    let down =
+        Down { lanes: [a.1, b.1, c.1, d.1], turns_since_bulk: 0, end: Box::pin(end.clone().cancelled_owned()), gone: end.clone() };
+    (Lanes([a.0, b.0, c.0, d.0]), down)
+}
+
+impl Lanes {
+    /// Puts a message on a lane if there is room.
+    pub(super) fn offer(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        let outcome = fit(message).and_then(|message| {
+            self.0[lane as usize].try_send(message).map_err(|error| match error {
+                TrySendError::Full(_) => Refused::Full,
+                TrySendError::Closed(_) => Refused::Closed,
+            })
+        });
+        count(lane, outcome)
+    }
+
+    /// Puts a message on a lane, waiting for room as long as the stream lives.
+    pub(super) async fn send(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        let outcome = match fit(message) {
+            Ok(message) => self.0[lane as usize].send(message).await.map_err(|_| Refused::Closed),
+            Err(refused) => Err(refused),
+        };
+        count(lane, outcome)
+    }
+}
+
+fn fit(message: Message) -> Result<AttachResponse, Refused> {
+    let message = AttachResponse { message: Some(message) };
+    if message.encoded_len() > limits::MESSAGE_BYTES_MAX { Err(Refused::TooLarge) } else { Ok(message) }
+}
+
+fn count(lane: Lane, outcome: Result<(), Refused>) -> Result<(), Refused> {
+    let word = match outcome {
+        Ok(()) => "queued",
+        Err(Refused::Full) => "full",
+        Err(Refused::TooLarge) => "too_large",
+        Err(Refused::Closed) => "closed",
+    };
+    metrics::MESSAGES_DOWN.inc([lane.name(), word]);
+    outcome
+}
+
+impl Down {
+    fn take(&mut self, lane: Lane, cx: &mut Context<'_>) -> Option<AttachResponse> {
+        match self.lanes[lane as usize].poll_recv(cx) {
+            Poll::Ready(message) => message,
+            Poll::Pending => None,
+        }
+    }
+
+    fn next(&mut self, cx: &mut Context<'_>) -> Option<AttachResponse> {
+        if self.turns_since_bulk + 1 >= BULK_TURN
+            && let Some(message) = self.take(Lane::Bulk, cx)
+        {
+            self.turns_since_bulk = 0;
+            return Some(message);
+        }
+        for lane in Lane::ALL {
+            if let Some(message) = self.take(lane, cx) {
+                self.turns_since_bulk = if lane == Lane::Bulk { 0 } else { self.turns_since_bulk.saturating_add(1) };
+                return Some(message);
+            }
+        }
+        None
+    }
+}
+
+impl Stream for Down {
+    type Item = Result<AttachResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(self.take(Lane::Control, cx).map(Ok));
+        }
+        match self.next(cx) {
+            Some(message) => Poll::Ready(Some(Ok(message))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Down {
+    /// The transport gave up the stream: whoever serves it may stop too.
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use gpuheal_proto::link::v1::{Cancel, Command, Goaway, Heartbeat, Settings};
+
+    use super::*;
+
+    fn settings(version: u64) -> Message {
+        Message::Settings(Settings { version, ..Settings::default() })
+    }
+
+    fn command(n: u8) -> Message {
+        Message::Command(Command { envelope: vec![n].into() })
+    }
+
+    async fn names(down: &mut Down, count: usize) -> Vec<&'static str> {
+        let mut names = vec![];
+        for _ in 0..count {
+            names.push(match down.next().await.unwrap().unwrap().message.unwrap() {
+                Message::Heartbeat(_) => "control",
+                Message::Cancel(_) => "cancel",
+                Message::Command(_) => "command",
+                Message::Settings(_) => "bulk",
+                other => panic!("{other:?}"),
+            });
+        }
+        names
+    }
+
+    #[tokio::test]
+    async fn lanes_are_served_in_their_order() {
+        let (lanes, mut down) = lanes(&CancellationToken::new());
+        lanes.offer(Lane::Bulk, settings(1)).unwrap();
+        lanes.offer(Lane::Command, command(1)).unwrap();
+        lanes.offer(Lane::Cancel, Message::Cancel(Cancel::default())).unwrap();
+        lanes.offer(Lane::Control, Message::Heartbeat(Heartbeat::default())).unwrap();
+        assert_eq!(names(&mut down, 4).await, ["control", "cancel", "command", "bulk"]);
+    }
+
+    #[tokio::test]
+    async fn bulk_is_never_starved() {
+        let (lanes, mut down) = lanes(&CancellationToken::new());
+        lanes.offer(Lane::Bulk, settings(1)).unwrap();
+        for n in 0..40 {
+            lanes.offer(Lane::Command, command(n)).unwrap();
+        }
+        let names = names(&mut down, 16).await;
+        assert_eq!(names.iter().position(|name| *name == "bulk"), Some(15));
+    }
+
+    #[tokio::test]
+    async fn a_full_lane_refuses_and_leaves_the_others_open() {
+        let (lanes, _down) = lanes(&CancellationToken::new());
+        for n in 0..64 {
+            lanes.offer(Lane::Command, command(n)).unwrap();
+        }
+        assert_eq!(lanes.offer(Lane::Command, command(64)), Err(Refused::Full));
+        lanes.offer(Lane::Control, Message::Heartbeat(Heartbeat::default())).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_is_set_aside_at_the_door() {
+        let (lanes, _down) = lanes(&CancellationToken::new());
+        let huge = Message::Command(Command { envelope: vec![0; limits::MESSAGE_BYTES_MAX].into() });
+        assert_eq!(lanes.offer(Lane::Command, huge), Err(Refused::TooLarge));
+    }
+
+    #[tokio::test]
+    async fn the_last_words_are_said_before_the_stream_ends() {
+        let end = CancellationToken::new();
+        let (lanes, mut down) = lanes(&end);
+        lanes.offer(Lane::Command, command(1)).unwrap();
+        lanes.offer(Lane::Control, Message::Goaway(Goaway::default())).unwrap();
+        end.cancel();
+        assert!(matches!(down.next().await.unwrap().unwrap().message, Some(Message::Goaway(_))));
+        assert!(down.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_the_transport_drops_ends_its_session() {
+        let end = CancellationToken::new();
+        let (lanes, down) = lanes(&end);
+        drop(down);
+        assert!(end.is_cancelled());
+        assert_eq!(lanes.offer(Lane::Command, command(1)), Err(Refused::Closed));
+    }
+}

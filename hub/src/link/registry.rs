@@ -1,0 +1,252 @@
+//! Who is attached to this hub process. In memory only: what must outlive the process is in the table `sessions`.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use gpuheal_proto::{
+    ids::{ClusterId, ReplicaId},
+    link::v1::{Goaway, attach_response::Message},
+};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::lanes::{Lane, Lanes, Refused};
+use crate::{metrics, store::outbox::Leading};
+
+/// Stands for "does not lead".
+const NO_LEASE: i64 = -1;
+
+/// One replica's stream.
+#[derive(Debug)]
+pub struct Session {
+    cluster: ClusterId,
+    replica: ReplicaId,
+    generation: u64,
+    lanes: Lanes,
+    end: CancellationToken,
+    /// Proof of leadership, or [`NO_LEASE`].
+    lease: AtomicI64,
+    heard: Mutex<Instant>,
+    /// A message of its is being worked on, so that silence is ours and not its.
+    busy: AtomicBool,
+    cause: OnceLock<&'static str>,
+}
+
+impl Session {
+    pub(super) fn new(cluster: ClusterId, replica: ReplicaId, generation: u64, lanes: Lanes, end: CancellationToken) -> Self {
+        Self {
+            cluster,
+            replica,
+            generation,
+            lanes,
+            end,
+            lease: AtomicI64::new(NO_LEASE),
+            heard: Mutex::new(Instant::now()),
+            busy: AtomicBool::new(false),
+            cause: OnceLock::new(),
+        }
+    }
+
+    /// Its cluster.
+    #[must_use]
+    pub const fn cluster(&self) -> &ClusterId {
+        &self.cluster
+    }
+
+    /// Its replica.
+    #[must_use]
+    pub const fn replica(&self) -> &ReplicaId {
+        &self.replica
+    }
+
+    /// Its number: higher ones take over.
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// What it proved of its leadership.
+    #[must_use]
+    pub fn lease(&self) -> Option<u64> {
+        u64::try_from(self.lease.load(Relaxed)).ok()
+    }
+
+    pub(super) fn set_lease(&self, lease: Option<u64>) {
+        let lease = lease.map_or(NO_LEASE, |transitions| i64::try_from(transitions).unwrap_or(i64::MAX));
+        self.lease.store(lease, Relaxed);
+    }
+
+    /// Puts a message on a lane if there is room.
+    ///
+    /// # Errors
+    /// When there is none, or the message can never be sent.
+    pub fn offer(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        self.lanes.offer(lane, message)
+    }
+
+    pub(super) async fn send(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        self.lanes.send(lane, message).await
+    }
+
+    /// As deliver asks the database about it.
+    #[must_use]
+    pub fn leading(&self) -> Leading {
+        Leading {
+            cluster: self.cluster.clone(),
+            replica: self.replica.to_string(),
+            generation: i64::try_from(self.generation).unwrap_or(i64::MAX),
+            lease_transitions: self.lease.load(Relaxed),
+        }
+    }
+
+    pub(super) fn hear(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    pub(super) fn silent_for(&self) -> Duration {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    pub(super) fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Relaxed);
+    }
+
+    pub(super) fn busy(&self) -> bool {
+        self.busy.load(Relaxed)
+    }
+
+    /// Ends it, with a last word if there is one. The first cause counts.
+    pub(super) fn finish(&self, cause: &'static str, goaway: Option<Goaway>) {
+        if self.cause.set(cause).is_ok()
+            && let Some(goaway) = goaway
+        {
+            // A spoke that does not read finds out by the closed stream.
+            let _ = self.offer(Lane::Control, Message::Goaway(goaway));
+        }
+        self.end.cancel();
+    }
+
+    pub(super) fn cause(&self) -> &'static str {
+        self.cause.get().copied().unwrap_or("closed")
+    }
+
+    pub(super) const fn end(&self) -> &CancellationToken {
+        &self.end
+    }
+}
+
+type Key = (ClusterId, ReplicaId);
+
+/// All sessions of this process.
+#[derive(Debug, Default)]
+pub struct Registry {
+    sessions: Mutex<BTreeMap<Key, Arc<Session>>>,
+    leadership: Notify,
+}
+
+impl Registry {
+    /// Adds a session and returns the one that it takes over from, if that was here.
+    pub(super) fn insert(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
+        let key = (session.cluster.clone(), session.replica.clone());
+        let mut sessions = self.lock();
+        let old = sessions.insert(key, session.clone());
+        metrics::SESSIONS.set(i64::try_from(sessions.len()).unwrap_or(i64::MAX));
+        drop(sessions);
+        self.leadership.notify_one();
+        old
+    }
+
+    /// Removes a session unless another has taken its place already.
+    pub(super) fn remove(&self, session: &Session) {
+        let key = (session.cluster.clone(), session.replica.clone());
+        let mut sessions = self.lock();
+        if sessions.get(&key).is_some_and(|current| current.generation == session.generation) {
+            sessions.remove(&key);
+        }
+        metrics::SESSIONS.set(i64::try_from(sessions.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Everyone.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// For each cluster the session here that proves the highest leadership. Whether another hub has a higher one is the
+    /// database's to say.
+    #[must_use]
+    pub fn leading(&self) -> Vec<Arc<Session>> {
+        let mut leaders: BTreeMap<&ClusterId, &Arc<Session>> = BTreeMap::new();
+        let sessions = self.lock();
+        for session in sessions.values().filter(|session| session.lease().is_some()) {
+            let best = leaders.entry(&session.cluster).or_insert(session);
+            if (session.lease(), session.generation) > (best.lease(), best.generation) {
+                *best = session;
+            }
+        }
+        leaders.into_values().cloned().collect()
+    }
+
+    /// The leader's session of one cluster, if it is here.
+    #[must_use]
+    pub fn leader_of(&self, cluster: &ClusterId) -> Option<Arc<Session>> {
+        self.leading().into_iter().find(|session| session.cluster() == cluster)
+    }
+
+    pub(super) fn leadership_moved(&self) {
+        self.leadership.notify_one();
+    }
+
+    /// Waits until some session came or changed its proof.
+    pub async fn leadership_changed(&self) {
+        self.leadership.notified().await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Key, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::lanes::lanes;
+
+    fn session(cluster: &str, replica: &str, generation: u64, lease: Option<u64>) -> Arc<Session> {
+        let end = CancellationToken::new();
+        let (lanes, down) = lanes(&end);
+        std::mem::forget(down);
+        let session = Session::new(ClusterId::parse(cluster).unwrap(), ReplicaId::parse(replica).unwrap(), generation, lanes, end);
+        session.set_lease(lease);
+        Arc::new(session)
+    }
+
+    #[test]
+    fn the_leader_is_whoever_proves_the_highest_lease() {
+        let registry = Registry::default();
+        for session in [session("a", "r0", 1, Some(4)), session("a", "r1", 1, Some(5)), session("b", "r0", 1, None)] {
+            registry.insert(&session);
+        }
+        let leading = registry.leading();
+        assert_eq!(leading.len(), 1, "a cluster of standbys has no leader");
+        assert_eq!(leading[0].replica().as_str(), "r1");
+    }
+
+    #[test]
+    fn an_old_session_cannot_remove_the_one_that_took_over() {
+        let registry = Registry::default();
+        let (old, new) = (session("a", "r0", 1, None), session("a", "r0", 2, None));
+        registry.insert(&old);
+        assert_eq!(registry.insert(&new).unwrap().generation(), 1);
+        registry.remove(&old);
+        assert_eq!(registry.all().len(), 1);
+        registry.remove(&new);
+        assert!(registry.all().is_empty());
+    }
+}

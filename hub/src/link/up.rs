@@ -1,0 +1,172 @@
+//! What comes up one stream, message by message. Whatever could not be committed ends the session: the spoke then resumes
+//! from what is, since nothing inside a live stream is sent again.
+
+use std::sync::Arc;
+
+use gpuheal_proto::{
+    limits,
+    link::v1::{self, AttachRequest, attach_request::Message as Up, attach_response::Message},
+};
+use prost::Message as _;
+use tokio::time::Instant;
+use tonic::Streaming;
+
+use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
+use crate::{
+    decide, metrics, settle,
+    store::session::{session_lease, settings_ack},
+};
+
+/// Errors in an answer to settings.
+const SETTINGS_ERRORS_MAX: usize = 32;
+
+/// Reads until the stream ends, the session is ended, or something goes wrong.
+pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, mut up: Streaming<AttachRequest>) {
+    loop {
+        let message = match session.end().run_until_cancelled(up.message()).await {
+            Some(Ok(Some(message))) => message,
+            Some(Ok(None)) | None => return,
+            Some(Err(status)) => {
+                tracing::debug!(cluster.id = %session.cluster(), replica.id = %session.replica(), status = %status, "stream broke");
+                return;
+            }
+        };
+        session.hear();
+        session.set_busy(true);
+        let outcome = match message.message {
+            Some(message) => {
+                metrics::MESSAGES_UP.inc([kind(&message)]);
+                take(inner, session, message).await
+            }
+            // A kind of message from a later version: nothing that we asked for.
+            None => Ok(()),
+        };
+        session.set_busy(false);
+        session.hear();
+        if let Err(error) = outcome {
+            tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), error = %error, "session ended by a message");
+            return session.finish(error.cause(), Some(goaway(&error.to_string())));
+        }
+    }
+}
+
+async fn take(inner: &Inner, session: &Session, message: Up) -> Result<(), Error> {
+    match message {
+        Up::Hello(_) => Err(Error::Protocol("a second hello")),
+        Up::FaultBatch(batch) => faults(inner, session, batch).await,
+        Up::Gap(gap) => {
+            let ack = inner.ingest.gap(session.cluster().clone(), gap).await.map_err(stage)?;
+            reply(session, Message::FaultAck(ack)).await
+        }
+        Up::ClusterState(state) => inner.ingest.state(session.cluster().clone(), state).await.map_err(stage),
+        Up::Evidence(batch) if batch.items.len() > limits::EVIDENCE_MAX => Err(Error::Protocol("evidence over its limit")),
+        Up::Evidence(batch) => inner.ingest.evidence(session.cluster().clone(), batch).await.map_err(stage),
+        Up::CommandStatus(status) => command_status(inner, session, status).await,
+        Up::Process(request) => process(inner, session, request).await,
+        Up::SettingsAck(ack) => settings(inner, session, ack).await,
+        Up::Heartbeat(beat) => heartbeat(inner, session, &beat).await,
+    }
+}
+
+async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Result<(), Error> {
+    if batch.faults.len() > limits::BATCH_FAULTS_MAX || batch.encoded_len() > limits::BATCH_BYTES_MAX {
+        return Err(Error::Protocol("a batch of faults over its limit"));
+    }
+    metrics::FAULTS.add(batch.faults.len() as u64);
+    let arrived = Instant::now();
+    let ack = inner.ingest.submit(session.cluster().clone(), batch).await.map_err(stage)?;
+    metrics::ACK_SECONDS.observe(arrived.elapsed());
+    reply(session, Message::FaultAck(ack)).await
+}
+
+async fn command_status(inner: &Inner, session: &Session, status: v1::CommandStatus) -> Result<(), Error> {
+    match settle::settle(&inner.pool, session.cluster(), status).await {
+        Ok(ack) => {
+            metrics::STATUSES.inc(["acked"]);
+            inner.wake.settled.notify_one();
+            reply(session, Message::StatusAck(ack)).await
+        }
+        Err(error) => {
+            metrics::STATUSES.inc(["failed"]);
+            Err(stage(error))
+        }
+    }
+}
+
+async fn process(inner: &Inner, session: &Session, request: v1::Process) -> Result<(), Error> {
+    let request_id = request.request_id.clone();
+    let result = decide::process_from_spoke(&inner.pool, session.cluster(), request).await.map_err(stage)?;
+    inner.wake.decided.notify_one();
+    reply(session, Message::ProcessResult(v1::ProcessResult { request_id, ..result })).await
+}
+
+async fn settings(inner: &Inner, session: &Session, mut ack: v1::SettingsAck) -> Result<(), Error> {
+    ack.errors.truncate(SETTINGS_ERRORS_MAX);
+    for error in &mut ack.errors {
+        *error = gpuheal_proto::bytes_text::clip(error, limits::REASON_BYTES_MAX).to_owned();
+    }
+    if !ack.errors.is_empty() {
+        tracing::warn!(cluster.id = %session.cluster(), settings.version = ack.version, errors = ?ack.errors, "settings not taken");
+    }
+    let mut conn = inner.pool.acquire().await.map_err(stage)?;
+    settings_ack(&mut conn, session.cluster(), ack.version, &ack.errors).await.map_err(stage)
+}
+
+/// Only a changed proof is written at once; that the session lives is written in bulk.
+async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Result<(), Error> {
+    if beat.lease_transitions == session.lease() {
+        return Ok(());
+    }
+    let mut conn = inner.pool.acquire().await.map_err(stage)?;
+    let owned = session_lease(&mut conn, session.cluster(), session.replica(), session.generation(), beat.lease_transitions);
+    if !owned.await.map_err(stage)? {
+        return Err(Error::Stale);
+    }
+    session.set_lease(beat.lease_transitions);
+    inner.registry.leadership_moved();
+    tracing::info!(
+        cluster.id = %session.cluster(), replica.id = %session.replica(), lease.transitions = beat.lease_transitions, "leadership changed"
+    );
+    Ok(())
+}
+
+/// Answers wait for room: a spoke that does not read its acks is not read from either.
+async fn reply(session: &Session, message: Message) -> Result<(), Error> {
+    let sent = session.end().run_until_cancelled(session.send(Lane::Control, message)).await;
+    sent.unwrap_or(Ok(())).map_err(|_| Error::Closed)
+}
+
+fn stage(error: impl std::error::Error) -> Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    Error::Stage(text)
+}
+
+/// Why a session cannot go on.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("not allowed here: {0}")]
+    Protocol(&'static str),
+    #[error("not committed: {0}")]
+    Stage(String),
+    #[error("another hub has this session")]
+    Stale,
+    #[error("stream is closed")]
+    Closed,
+}
+
+impl Error {
+    const fn cause(&self) -> &'static str {
+        match self {
+            Self::Protocol(_) => "protocol",
+            Self::Stage(_) => "database",
+            Self::Stale => "stale",
+            Self::Closed => "closed",
+        }
+    }
+}

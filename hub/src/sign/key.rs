@@ -1,0 +1,49 @@
+//! The private key: read once, zeroised when dropped, never printed.
+
+use std::{fmt, fs, path::Path};
+
+use ed25519_dalek::{Signer as _, SigningKey, pkcs8::DecodePrivateKey as _};
+use sha2::{Digest as _, Sha256};
+use zeroize::Zeroizing;
+
+use super::Error;
+
+/// An Ed25519 key that signs what spokes execute.
+pub struct Key {
+    key: SigningKey,
+    id: String,
+}
+
+impl Key {
+    /// Reads PKCS#8 PEM.
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds something else.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let pem = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let pem = Zeroizing::new(pem);
+        let key = SigningKey::from_pkcs8_pem(&pem).map_err(|_| Error::Key { path: path.to_owned() })?;
+        Ok(Self::from_key(key))
+    }
+
+    pub(super) fn from_key(key: SigningKey) -> Self {
+        let id = hex::encode(Sha256::digest(key.verifying_key().as_bytes()))[..16].to_owned();
+        Self { key, id }
+    }
+
+    /// The first 16 hex digits of the public key's SHA-256: a hint, no proof.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message).to_bytes()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.id)
+    }
+}

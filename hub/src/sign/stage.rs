@@ -1,0 +1,113 @@
+//! The stage's loop: claims proposed commands, signs them, stores the bytes. One round is one transaction.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use gpuheal_proto::ids::CommandId;
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::Signer;
+use crate::{metrics, store::outbox};
+
+/// Commands in one transaction: at about 2 KiB each half a megabyte, signed in 10 ms.
+const ROUND_MAX: i64 = 256;
+/// The truth when a wake-up is lost.
+const POLL: Duration = Duration::from_secs(1);
+/// Commands that are known to be unsignable and were complained about; then the list starts anew.
+const COMPLAINED_MAX: usize = 1024;
+
+/// What the stage works with.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// The database.
+    pub pool: PgPool,
+    /// The key.
+    pub signer: Arc<Signer>,
+    /// Woken when something was decided.
+    pub decided: Arc<Notify>,
+    /// Woken by us when bytes are there to be sent.
+    pub signed: Arc<Notify>,
+}
+
+impl Stage {
+    /// Signs until told to stop. A failed round is tried again at the next poll.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut complained = BTreeSet::new();
+        loop {
+            let done = match self.round(&mut complained).await {
+                Ok(done) => done,
+                Err(error) => {
+                    metrics::STAGE_FAILURES.inc(["sign"]);
+                    tracing::warn!(error = %error, "signing round failed");
+                    0
+                }
+            };
+            if done > 0 {
+                self.signed.notify_one();
+            }
+            if done == ROUND_MAX as usize {
+                continue;
+            }
+            let woken = tokio::time::timeout(POLL, self.decided.notified());
+            if stop.run_until_cancelled(woken).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// One transaction; returns how many envelopes it made.
+    ///
+    /// # Errors
+    /// When the database fails: nothing was stored then.
+    pub async fn round(&self, complained: &mut BTreeSet<CommandId>) -> Result<usize, sqlx::Error> {
+        let mut tx = self.pool.begin().await?;
+        let proposed = outbox::proposed_claim(&mut tx, ROUND_MAX).await?;
+        let mut signed = Vec::with_capacity(proposed.len());
+        for row in proposed {
+            let made = row.command.map_err(|error| (row.command_id, error.to_string(), "invalid")).and_then(|command| {
+                self.signer
+                    .command(&command)
+                    .map(|made| (command, made))
+                    .map_err(|error| (row.command_id, error.to_string(), error.cause()))
+            });
+            match made {
+                Ok((command, made)) => signed.push((command.audience, command.id, made)),
+                Err((id, error, cause)) => complain(complained, id, &error, cause),
+            }
+        }
+        outbox::signed_store(&mut tx, &signed, self.signer.keyid(), self.signer.key_epoch()).await?;
+        let cancelled = self.cancels(&mut tx).await?;
+        tx.commit().await?;
+        metrics::SIGNED.add(["command"], signed.len() as u64);
+        Ok(signed.len() + cancelled)
+    }
+
+    async fn cancels(&self, tx: &mut sqlx::PgConnection) -> Result<usize, sqlx::Error> {
+        let asked = outbox::cancel_claim(tx, ROUND_MAX).await?;
+        let mut signed = Vec::with_capacity(asked.len());
+        for (cluster, id, body) in asked {
+            match self.signer.cancel(&body) {
+                Ok(made) => signed.push((cluster, id, made)),
+                Err(error) => {
+                    metrics::SIGN_FAILURES.inc([error.cause()]);
+                    tracing::error!(command.id = %id, error = %error, "cancellation cannot be signed");
+                }
+            }
+        }
+        outbox::cancel_store(tx, &signed).await?;
+        metrics::SIGNED.add(["cancel"], signed.len() as u64);
+        Ok(signed.len())
+    }
+}
+
+/// Once per command: it stays proposed, blocks nobody and expires in time.
+fn complain(complained: &mut BTreeSet<CommandId>, id: CommandId, error: &str, cause: &'static str) {
+    if complained.len() >= COMPLAINED_MAX {
+        complained.clear();
+    }
+    if complained.insert(id) {
+        metrics::SIGN_FAILURES.inc([cause]);
+        tracing::error!(command.id = %id, error, "command cannot be signed and will expire");
+    }
+}
