@@ -20,6 +20,13 @@ pub enum TestCluster {
     Sim(Box<KubeSim>),
 }
 
+/// False when the run was asked, by `KUBE=off`, to do without Kubernetes itself. What is then left out must
+/// be named at the run's end as not proved.
+#[must_use]
+pub fn real_is_wanted() -> bool {
+    std::env::var("KUBE").as_deref() != Ok("off")
+}
+
 /// A place in a cluster's record of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
@@ -152,7 +159,16 @@ impl TestCluster {
     /// # Panics
     /// When it exists already.
     pub async fn create_namespace(&self, client: &Client, name: &str) {
-        let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        self.create_labelled_namespace(client, name, &json!({})).await;
+    }
+
+    /// The same with labels, such as the one by which its owner allows the eviction of pods with storage.
+    ///
+    /// # Panics
+    /// When it exists already.
+    pub async fn create_labelled_namespace(&self, client: &Client, name: &str, labels: &Value) {
+        let metadata = json!({ "name": name, "labels": labels });
+        let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
         raw::post(client, "/api/v1/namespaces", &body).await.expect(201);
         if let Self::Real(_) = self {
             // Kubernetes refuses a pod until its namespace has the service account.
@@ -179,16 +195,6 @@ impl TestCluster {
             raw::get(client, &list).await.code == 200
         })
         .await;
-    }
-
-    /// Sees to it that a watch from version 1 comes too late in every cluster.
-    ///
-    /// Kubernetes needs nothing for it where a resource was defined later than that.
-    pub async fn forget_old_versions(&self) {
-        match self {
-            Self::Real(_) => {}
-            Self::Sim(sim) => sim.store().compact(),
-        }
     }
 }
 

@@ -111,6 +111,21 @@ impl Pool {
         })
     }
 
+    /// One of each kind: the Deployment `infer` of three with a budget of two, the StatefulSet `train` with
+    /// its claim, the DaemonSet `agent` and the pod `cpu-only`. On one node of eight GPUs all find room.
+    #[must_use]
+    pub fn one_of_each(&self) -> Vec<Value> {
+        let [volume, train] = self.stateful_set("train", 1);
+        vec![
+            self.deployment("infer", 3, 1),
+            self.pdb("infer", "infer", 2),
+            volume,
+            train,
+            self.daemon_set("agent"),
+            self.pod("cpu-only", 0),
+        ]
+    }
+
     fn template(&self, app: &str, gpus: u32) -> Value {
         let resources = match gpus {
             0 => json!({ "requests": { "cpu": "100m" } }),

@@ -29,6 +29,11 @@ claims![
     eviction_can_shorten_the_grace,
     eviction_asks_only_budgets_of_its_namespace_and_selector,
     evictions_race_for_the_last_allowed_disruption_and_one_wins,
+    eviction_under_a_budget_of_percent_counts_rounded_up,
+    eviction_under_a_budget_with_an_empty_selector_is_429,
+    eviction_under_a_budget_without_a_selector_is_allowed,
+    eviction_in_a_terminating_namespace_is_403_with_its_cause,
+    eviction_with_an_old_resource_version_is_409_and_the_pod_stays,
 ];
 
 async fn eviction_without_a_budget_is_201_and_the_pod_goes(w: World) {
@@ -256,4 +261,61 @@ async fn evictions_race_for_the_last_allowed_disruption_and_one_wins(w: World) {
     let codes: Vec<u16> = futures::future::join_all(attempts).await.iter().map(|answer| answer.code).collect();
     assert_eq!(codes.iter().filter(|code| **code == 201).count(), 1, "{codes:?}");
     assert_eq!(codes.iter().filter(|code| **code == 429).count(), 3, "{codes:?}");
+}
+
+/// At most 50 % of three may go: that is two, since Kubernetes rounds up, and the third is refused.
+async fn eviction_under_a_budget_of_percent_counts_rounded_up(w: World) {
+    let _machines = w.nodes(3, 8).await;
+    let mut manifest = w.pool.deployment("infer", 3, 8);
+    manifest["spec"]["template"]["metadata"]["annotations"][testkube::kubelet::HANG] = json!("true");
+    let mut budget = w.pool.pdb("infer", "infer", 0);
+    budget["spec"] = json!({ "maxUnavailable": "50%", "selector": { "matchLabels": { "app": "infer" } } });
+    w.create(&[manifest, budget]).await;
+    let pods = w.ready_pods("infer", 3).await;
+    w.pdb_allows("infer", 2).await;
+    w.evict(&pods[0], "", json!({})).await.expect(201);
+    w.evict(&pods[1], "", json!({})).await.expect(201);
+    w.evict(&pods[2], "", json!({})).await.expect(429);
+}
+
+/// An empty selector covers every pod of the namespace, for the controller and for the eviction alike.
+async fn eviction_under_a_budget_with_an_empty_selector_is_429(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let pod = w.running_pod(w.pool.pod("a", 1)).await;
+    let mut budget = w.pool.pdb("all", "a", 100);
+    budget["spec"]["selector"] = json!({});
+    w.create(&[budget]).await;
+    w.pdb_status("all", |status| status["currentHealthy"] == 1).await;
+    assert_eq!(w.evict(&pod, "", json!({})).await.expect(429).causes(), ["DisruptionBudget"]);
+}
+
+/// No selector at all covers none.
+async fn eviction_under_a_budget_without_a_selector_is_allowed(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let pod = w.running_pod(w.pool.pod("a", 1)).await;
+    let mut budget = w.pool.pdb("none", "a", 100);
+    budget["spec"] = json!({ "minAvailable": 100 });
+    w.create(&[budget]).await;
+    w.pdb_status("none", |status| status["currentHealthy"] == 0).await;
+    w.evict(&pod, "", json!({})).await.expect(201);
+}
+
+async fn eviction_in_a_terminating_namespace_is_403_with_its_cause(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let mut manifest = w.pool.pod("a", 1);
+    manifest["metadata"]["finalizers"] = json!(["example.com/held"]);
+    let pod = w.running_pod(manifest).await;
+    raw::delete(&w.client, &format!("/api/v1/namespaces/{}", w.ns()), None).await.expect(200);
+    let answer = w.evict(&pod, "", json!({})).await.expect(403);
+    assert_eq!(answer.causes(), ["NamespaceTerminating"]);
+    w.merge_patch(&w.pod_path(&pod), json!({ "metadata": { "finalizers": null } })).await.expect(200);
+}
+
+async fn eviction_with_an_old_resource_version_is_409_and_the_pod_stays(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let pod = w.running_pod(w.pool.pod("a", 1)).await;
+    w.merge_patch(&w.pod_path(&pod), json!({ "metadata": { "labels": { "changed": "yes" } } })).await.expect(200);
+    let old = json!({ "deleteOptions": { "preconditions": { "resourceVersion": pod["metadata"]["resourceVersion"] } } });
+    w.evict(&pod, "", old).await.expect(409);
+    assert!(w.stands(&pod).await);
 }

@@ -16,6 +16,8 @@ claims![
     list_gives_a_resource_version_to_watch_from,
     list_of_an_unknown_resource_is_404,
     list_over_all_namespaces_holds_the_namespaced,
+    list_of_nodes_by_label_and_by_name,
+    list_of_metadata_only,
 ];
 
 async fn some_config_maps(w: &World, count: u32) {
@@ -113,4 +115,22 @@ async fn list_over_all_namespaces_holds_the_namespaced(w: World) {
     let list = w.get(&format!("/api/v1/configmaps?fieldSelector=metadata.namespace%3D{},metadata.name%3Deverywhere", w.ns())).await;
     assert_eq!(names(&list), ["everywhere"]);
     assert_eq!(list["kind"], "ConfigMapList");
+}
+
+async fn list_of_nodes_by_label_and_by_name(w: World) {
+    let _machines = w.nodes(2, 8).await;
+    let label = format!("labelSelector=gpu-selfhealing.io%2Ftest-pool%3D{}", w.pool.name);
+    let first = format!("{}-1", w.pool.name);
+    assert_eq!(names(&w.get(&format!("/api/v1/nodes?{label}")).await).len(), 2);
+    assert_eq!(names(&w.get(&format!("/api/v1/nodes?{label}&fieldSelector=metadata.name%3D{first}")).await), [first]);
+}
+
+/// What a watcher of metadata asks for, with the list's own order of preference.
+async fn list_of_metadata_only(w: World) {
+    let made = w.config_map("a", json!({ "k": "1" })).await;
+    let api: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::namespaced(w.client.clone(), w.ns());
+    let found = api.get_metadata("a").await.expect("the metadata of what was made");
+    assert_eq!(found.metadata.uid.as_deref(), made["metadata"]["uid"].as_str());
+    let listed = api.list_metadata(&kube::api::ListParams::default()).await.expect("a list");
+    assert!(listed.items.iter().any(|item| item.metadata.name.as_deref() == Some("a")));
 }

@@ -1,6 +1,7 @@
 //! Runs every claim on every cluster and sums up: which held, which did not, and how many requests the
 //! real API server answered. Understands the few arguments that `cargo test` passes on.
 
+use std::cell::RefCell;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -14,6 +15,11 @@ use crate::world::World;
 
 /// Claims under way at once. They mostly wait; on two cores eight keep an API server busy.
 const AT_ONCE: usize = 8;
+
+thread_local! {
+    /// What the last panic on this thread said, and where: kept for the summary instead of printed at once.
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 type Run = fn(World) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -64,7 +70,7 @@ struct Outcome {
 
 pub(crate) fn run(mut claims: Vec<Claim>) -> ExitCode {
     let wanted = Wanted::from_args();
-    let real = std::env::var("KUBE").as_deref() != Ok("off");
+    let real = testkube::cluster::real_is_wanted();
     claims.retain(|claim| wanted.includes(claim.name));
     if wanted.list {
         for claim in &claims {
@@ -72,6 +78,7 @@ pub(crate) fn run(mut claims: Vec<Claim>) -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    std::panic::set_hook(Box::new(|panic| SAID.set(panic.to_string())));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime needs a few file descriptors");
     let failed = runtime.block_on(async { run_all(&clusters(real).await, &claims).await });
     if !real {
@@ -106,12 +113,10 @@ async fn run_all(clusters: &[Arc<TestCluster>], claims: &[Claim]) -> bool {
 async fn one(cluster: Arc<TestCluster>, number: usize, claim: Claim) -> Outcome {
     let began = Instant::now();
     let name = cluster.name();
-    let run = async move { (claim.run)(World::new(cluster, number).await).await };
-    let failure = match tokio::spawn(AssertUnwindSafe(run).catch_unwind()).await {
-        Ok(Ok(())) => None,
-        Ok(Err(panic)) => Some(said(panic.as_ref())),
-        Err(error) => Some(error.to_string()),
-    };
+    // Caught within the poll that panicked, so on the thread that keeps what was said.
+    let run = AssertUnwindSafe(async move { (claim.run)(World::new(cluster, number).await).await });
+    let run = run.catch_unwind().map(|outcome| outcome.err().map(|_| SAID.take()));
+    let failure = tokio::spawn(run).await.unwrap_or_else(|error| Some(error.to_string()));
     let word = if failure.is_none() { "ok" } else { "FAILED" };
     println!("test {name}::{} ... {word} ({} ms)", short(claim.name), began.elapsed().as_millis());
     Outcome { cluster: name, name: claim.name, failure }
@@ -133,11 +138,6 @@ fn summary(clusters: &[Arc<TestCluster>], outcomes: &[Outcome], began: Instant) 
     let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
     println!("test result: {verdict}. finished in {:.2}s", began.elapsed().as_secs_f32());
     !failed.is_empty()
-}
-
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
 fn short(name: &'static str) -> &'static str {

@@ -16,6 +16,7 @@ claims![
     a_new_node_loses_its_not_ready_taint,
     a_replaced_node_has_another_uid_under_the_same_name,
     a_rebooted_node_keeps_its_uid_and_has_another_boot_id,
+    a_pool_with_one_of_each_workload_becomes_ready_on_one_node,
 ];
 
 fn our_taint() -> Value {
@@ -112,4 +113,13 @@ async fn a_rebooted_node_keeps_its_uid_and_has_another_boot_id(w: World) {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["status"]["nodeInfo"]["machineID"], before["status"]["nodeInfo"]["machineID"]);
     assert_ne!(after["status"]["nodeInfo"]["bootID"], before["status"]["nodeInfo"]["bootID"]);
+}
+
+async fn a_pool_with_one_of_each_workload_becomes_ready_on_one_node(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    w.create(&w.pool.one_of_each()).await;
+    for (app, count) in [("infer", 3), ("train", 1), ("agent", 1), ("cpu-only", 1)] {
+        w.ready_pods(app, count).await;
+    }
+    w.pdb_allows("infer", 1).await;
 }

@@ -99,9 +99,13 @@ async fn watch_ends_by_itself_after_its_time(w: World) {
 
 /// The 410 may be the answer's status or an ERROR event in an answer of 200; a client must know both.
 async fn watch_from_a_version_too_old_is_410(w: World) {
-    // A resource that was defined just now: no server remembers how it was at the cluster's beginning.
+    let w = w.undisturbed().await;
+    // A resource that was defined just now: Kubernetes does not remember how it was at the cluster's
+    // beginning. Kubesim remembers until it is told to forget.
     w.cluster.apply_crd(&w.client, &crate::crd::definition()).await;
-    w.cluster.forget_old_versions().await;
+    if let Some(sim) = w.cluster.as_sim() {
+        sim.store().compact();
+    }
     let path = format!("{}?watch=true&resourceVersion=1", w.apis(crate::crd::GROUP, "healactions"));
     let events = raw::watch(&w.client, &path, |events| !events.is_empty()).await;
     let status = if text(&events[0], "/type") == "ERROR" { &events[0]["object"] } else { &events[0] };

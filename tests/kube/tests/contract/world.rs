@@ -23,6 +23,14 @@ impl World {
         Self { cluster, client, pool }
     }
 
+    /// A world in which a claim may do to a simulated cluster what would disturb the others.
+    pub(crate) async fn undisturbed(self) -> Self {
+        match self.cluster.as_sim() {
+            Some(_) => Self::new(Arc::new(TestCluster::kubesim().await), 0).await,
+            None => self,
+        }
+    }
+
     pub(crate) fn ns(&self) -> &str {
         &self.pool.namespace
     }
