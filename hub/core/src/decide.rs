@@ -17,6 +17,25 @@ use crate::{
     snapshot::{Settled, Snapshot},
 };
 
+mod back;
+mod case;
+mod course;
+mod explain;
+mod guards;
+mod hand;
+mod judge;
+mod plan;
+mod progress;
+mod recover;
+mod request;
+mod tell;
+#[cfg(test)]
+mod tests;
+
+pub use explain::explain;
+
+use case::Case;
+
 /// All that follows from one look at one node. The hub stores it in one transaction, or not at all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -184,6 +203,20 @@ pub enum VerdictOutcome {
     Clear,
 }
 
+impl VerdictOutcome {
+    /// The word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Acts => "acts",
+            Self::Waits => "waits",
+            Self::Recorded => "recorded",
+            Self::Settled => "settled",
+            Self::Clear => "clear",
+        }
+    }
+}
+
 /// A fault whose episode is done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettleFault {
@@ -228,8 +261,48 @@ pub struct Explanation {
 /// Decides about one node.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Decision {
-    let _ = (snapshot, now);
-    Decision::nothing(policy.revision)
+    let settings = policy.settings_for(snapshot.cluster.narrowing.as_ref());
+    let judged = judge::judge_all(snapshot, policy, &settings, now);
+    let progress = progress::fold(snapshot);
+    let mut decision = Decision::nothing(policy.revision);
+    decision.verdicts = judged.iter().map(judge::Judged::verdict).collect();
+    let mut case = Case { snapshot, policy, settings: &settings, judged: &judged, progress: &progress, now, decision };
+    case.run();
+    case.decision
+}
+
+impl Case<'_> {
+    /// The order matters: what is gone needs nothing, a person's hand comes before any plan, a way back before a new one.
+    fn run(&mut self) {
+        if self.snapshot.node.gone {
+            return self.gone();
+        }
+        let given_back = self.settle_outcomes();
+        if let Some(why) = hand::overridden(self.snapshot, self.progress, self.settings) {
+            return self.overriding(&why);
+        }
+        let state = self.incident().map(|incident| incident.state);
+        if let Some(state @ (IncidentState::Releasing | IncidentState::Overriding)) = state {
+            self.releasing(state);
+            if let Some(request) = &self.snapshot.request {
+                self.answer_while_releasing(request);
+            }
+            return;
+        }
+        if let Some(request) = &self.snapshot.request
+            && self.request(request)
+        {
+            return;
+        }
+        match hand::orphan(self.snapshot, self.now) {
+            hand::Orphan::Found => self.adopt(),
+            hand::Orphan::Unsure(at) => {
+                self.again(at);
+                self.course(given_back);
+            }
+            hand::Orphan::None => self.course(given_back),
+        }
+    }
 }
 
 impl Decision {

@@ -2,8 +2,14 @@
 //! Pure: no IO, no clock, no chance; time is an argument and ids come from content. The hub's stages call it.
 
 pub mod budget;
+pub mod catalogue;
+pub mod classify;
 pub mod cooldown;
+pub mod corroborate;
 pub mod decide;
 pub mod incident;
 pub mod policy;
 pub mod snapshot;
+
+#[cfg(test)]
+mod story;

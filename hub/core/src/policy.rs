@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::budget::{Budget, Rate};
 
 pub mod defaults;
+pub mod narrow;
+pub mod scope;
 
 /// A policy under its revision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,93 @@
+//! A person's hand on the node is an order. Here it is recognised: a mark of ours that is gone without a command of ours,
+//! a cordon of ours taken off, an opt-out label put on; and the opposite, a mark of ours that no incident knows.
+
+use std::time::Duration;
+
+use gpuheal_proto::{command::UndoKind, time::Timestamp};
+
+use super::progress::{Progress, Stage};
+use crate::{
+    policy::Settings,
+    snapshot::{Mark, Snapshot},
+};
+
+/// After this long a view of the cluster is newer than our own write, whatever the annotation says: a deleted annotation
+/// must not blind us. Watches lag by seconds; two minutes are beyond any relist.
+const VIEW_LAG: Duration = Duration::from_secs(120);
+
+/// What a person did, in words, if so.
+pub(super) fn overridden(snapshot: &Snapshot, progress: &Progress<'_>, settings: &Settings) -> Option<String> {
+    if progress.mark != Stage::Done || progress.release != Stage::None && progress.release_failed.is_none() {
+        return None;
+    }
+    let node = &snapshot.node;
+    if node.opted_out {
+        return Some("the opt-out label was put on the node".to_owned());
+    }
+    let marking = progress.marking?;
+    let view_at = snapshot.cluster.observer.state_at.unwrap_or_default().max(node.seen_at);
+    let after_ours = node.plan_revision >= marking.plan_rev || view_at.since(marking.state_at) > VIEW_LAG;
+    if !after_ours {
+        return None;
+    }
+    let ours = Ours::of(snapshot);
+    let seen = node.mark.clone().unwrap_or_default();
+    if ours.label && !seen.labelled {
+        return Some("our label was removed".to_owned());
+    }
+    if ours.taint && !seen.tainted {
+        return Some("our taint was removed".to_owned());
+    }
+    let by = &node.unschedulable_by;
+    if ours.cordon && !node.unschedulable && !settings.automations.contains(by) {
+        let by = if by.is_empty() { "somebody" } else { by };
+        return Some(format!("the node was uncordoned by {by}"));
+    }
+    None
+}
+
+/// What our record says that we set.
+struct Ours {
+    label: bool,
+    taint: bool,
+    cordon: bool,
+}
+
+impl Ours {
+    fn of(snapshot: &Snapshot) -> Self {
+        let fields = snapshot.incident.as_ref().map(|incident| incident.undo.fields.as_slice()).unwrap_or_default();
+        if fields.is_empty() {
+            // No record came: only a node without anything of ours is sure to have been undone.
+            let none = snapshot.node.mark.as_ref().is_none_or(|mark| *mark == Mark { incident: mark.incident.clone(), ..Mark::default() });
+            return Self { label: none, taint: false, cordon: false };
+        }
+        let has = |kind| fields.iter().any(|field| field.kind == kind);
+        let cordon = |field: &gpuheal_proto::command::UndoField| field.kind == UndoKind::Unschedulable && field.before != "true";
+        Self { label: has(UndoKind::Label), taint: has(UndoKind::Taint), cordon: fields.iter().any(cordon) }
+    }
+}
+
+/// Something of ours is on the node.
+pub(super) fn mark_seen(snapshot: &Snapshot) -> bool {
+    snapshot.node.mark.as_ref().is_some_and(|mark| mark.labelled || mark.tainted || mark.cordoned_by_us)
+}
+
+/// Whether a mark that no open incident knows is really there, and not a view older than our own last release.
+pub(super) enum Orphan {
+    /// None.
+    None,
+    /// It is there.
+    Found,
+    /// The view may be older than our last write: look again then.
+    Unsure(Timestamp),
+}
+
+/// Looks for one.
+pub(super) fn orphan(snapshot: &Snapshot, now: Timestamp) -> Orphan {
+    let node = &snapshot.node;
+    if snapshot.incident.is_some() || !mark_seen(snapshot) {
+        return Orphan::None;
+    }
+    let settled_at = node.seen_at.after(VIEW_LAG);
+    if node.plan_revision >= node.plan_rev_floor || now >= settled_at { Orphan::Found } else { Orphan::Unsure(settled_at) }
+}

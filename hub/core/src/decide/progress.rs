@@ -1,0 +1,148 @@
+//! How far an incident's commands have got: folded from their states, never from words.
+
+use gpuheal_proto::{command::CommandState, time::Timestamp, words::Level};
+
+use crate::snapshot::{KnownCommand, Snapshot};
+
+/// Where one kind of step stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not tried, or all that was tried came to nothing.
+    None,
+    /// Under way.
+    Pending,
+    /// Done.
+    Done,
+    /// Tried and not done.
+    Failed(String),
+    /// Nobody knows.
+    Unknown(String),
+}
+
+/// The fold.
+#[derive(Clone, Debug)]
+pub(super) struct Progress<'a> {
+    pub(super) mark: Stage,
+    pub(super) drain: Stage,
+    pub(super) release: Stage,
+    /// The command that marked, or is about to.
+    pub(super) marking: Option<&'a KnownCommand>,
+    /// Harmful commands that are not over.
+    pub(super) harmful_open: Vec<&'a KnownCommand>,
+    /// The worst level that an Event was posted for, or is about to be.
+    pub(super) told: Option<Level>,
+    /// The last harmful command, if it came to nothing.
+    pub(super) came_to_nothing: Option<&'a KnownCommand>,
+    /// The last release, if it came to nothing or failed.
+    pub(super) release_failed: Option<&'a KnownCommand>,
+    /// When the first effect was heard of.
+    pub(super) first_effect_at: Option<Timestamp>,
+}
+
+/// Folds the commands, oldest first.
+pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
+    let mut progress = Progress {
+        mark: Stage::None,
+        drain: Stage::None,
+        release: Stage::None,
+        marking: None,
+        harmful_open: Vec::new(),
+        told: None,
+        came_to_nothing: None,
+        release_failed: None,
+        first_effect_at: None,
+    };
+    for command in &snapshot.commands {
+        progress.take(command);
+    }
+    progress
+}
+
+impl<'a> Progress<'a> {
+    fn take(&mut self, command: &'a KnownCommand) {
+        let has = |step: &str| command.steps.iter().any(|name| name == step);
+        if has("notify") {
+            self.told = self.told.max(Some(command.level));
+        }
+        if has("release") {
+            self.release = stage(command, "release");
+            self.release_failed = matches!(self.release, Stage::None | Stage::Failed(_) | Stage::Unknown(_)).then_some(command);
+            return;
+        }
+        let (marks, drains) = (has("mark"), has("drain"));
+        if !marks && !drains {
+            return;
+        }
+        if marks {
+            later(&mut self.mark, stage(command, "mark"));
+            if self.mark != Stage::None && !void(command) {
+                self.marking = Some(command);
+            }
+        }
+        if drains {
+            later(&mut self.drain, stage(command, "drain"));
+        }
+        if !command.state.terminal() {
+            self.harmful_open.push(command);
+        }
+        self.came_to_nothing = void(command).then_some(command);
+        if effect(command) {
+            self.first_effect_at = self.first_effect_at.or(Some(command.state_at));
+        }
+    }
+
+    /// Something of ours is on the node as far as commands tell, or may be.
+    pub(super) fn marked(&self) -> bool {
+        self.release != Stage::Done && matches!(self.mark, Stage::Done | Stage::Unknown(_))
+    }
+
+    /// The trouble that only a person can end, in words.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let of = |what: &str, stage: &Stage| match stage {
+            Stage::Failed(why) => Some(format!("{what} failed: {why}")),
+            Stage::Unknown(why) => Some(format!("the end of the {what} is unknown: {why}")),
+            Stage::None | Stage::Pending | Stage::Done => None,
+        };
+        of("mark", &self.mark).or_else(|| of("drain", &self.drain))
+    }
+}
+
+/// What came to nothing hides nothing that was done before.
+fn later(stage: &mut Stage, new: Stage) {
+    if new != Stage::None {
+        *stage = new;
+    }
+}
+
+fn done(command: &KnownCommand, step: &str) -> bool {
+    command.state == CommandState::Succeeded || command.steps_done.iter().any(|name| name == step)
+}
+
+fn stage(command: &KnownCommand, step: &str) -> Stage {
+    if done(command, step) {
+        return Stage::Done;
+    }
+    match command.state {
+        CommandState::Proposed
+        | CommandState::AwaitingApproval
+        | CommandState::Signed
+        | CommandState::Dispatched
+        | CommandState::Received
+        | CommandState::Started => Stage::Pending,
+        CommandState::Succeeded => Stage::Done,
+        CommandState::Expired | CommandState::Refused | CommandState::Cancelled => Stage::None,
+        CommandState::Failed => Stage::Failed(command.outcome.clone()),
+        CommandState::Unknown => Stage::Unknown(command.outcome.clone()),
+    }
+}
+
+/// A first effect may have happened.
+fn effect(command: &KnownCommand) -> bool {
+    let marked = done(command, "mark") || done(command, "drain");
+    marked || matches!(command.state, CommandState::Started | CommandState::Unknown)
+}
+
+/// Over, and without any effect.
+pub(super) fn void(command: &KnownCommand) -> bool {
+    command.state.terminal() && !effect(command)
+}

@@ -1,0 +1,88 @@
+//! What must be seen before a release. Never absence: each fault's own source must be fresh and show it clear for the
+//! soak, the rows of GPUs must equal the inventory, and nothing new may have come. Or a person's word.
+
+use gpuheal_proto::{fault::Witness, time::Timestamp, words::Level};
+
+use super::judge::Judged;
+use crate::{
+    policy::Settings,
+    snapshot::{EvidenceState, Incident, KnownFault, Snapshot},
+};
+
+/// Whether the trouble is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Recovery {
+    /// It is, and why.
+    Over(String),
+    /// Not yet; when to look again, if time alone may end it.
+    NotYet { reason: String, recheck_at: Option<Timestamp> },
+}
+
+impl Recovery {
+    fn not_yet(reason: impl Into<String>, recheck_at: Option<Timestamp>) -> Self {
+        Self::NotYet { reason: reason.into(), recheck_at }
+    }
+}
+
+/// Judges the open incident.
+pub(super) fn recovery(snapshot: &Snapshot, incident: &Incident, judged: &[Judged<'_>], settings: &Settings, now: Timestamp) -> Recovery {
+    if let Some(word) = &incident.validated {
+        return Recovery::Over(format!("declared healthy: {word}"));
+    }
+    if !settings.recovery.automatic {
+        return Recovery::not_yet("the policy leaves releases to people", None);
+    }
+    if incident.fault_keys.is_empty() {
+        return Recovery::not_yet("no fault tells when it is over: waits for a person", None);
+    }
+    let known: Vec<&KnownFault> = incident.fault_keys.iter().filter_map(|key| snapshot.faults.iter().find(|f| f.key == *key)).collect();
+    if known.len() < incident.fault_keys.len() {
+        let lacking = incident.fault_keys.len() - known.len();
+        return Recovery::not_yet(format!("{lacking} of its faults have no evidence at all, and absence is not health"), None);
+    }
+    let holding = holding(judged, &known);
+    let mut clear_at = Timestamp::EPOCH;
+    for one in &holding {
+        match one.fault.evidence.state {
+            EvidenceState::Clear => clear_at = clear_at.max(one.fault.evidence.since.after(settings.recovery.soak)),
+            EvidenceState::Seen => return Recovery::not_yet(format!("{} is still seen", one.name()), None),
+            EvidenceState::Stale => return Recovery::not_yet(format!("the source of {} is silent", one.name()), None),
+        }
+    }
+    if let Some(reason) = rows_lacking(snapshot, settings) {
+        return Recovery::not_yet(reason, None);
+    }
+    let minutes = settings.recovery.soak.as_secs() / 60;
+    if holding.is_empty() {
+        let last = known.iter().map(|fault| fault.last_at).max().unwrap_or(incident.opened_at);
+        clear_at = last.after(settings.recovery.soak);
+    }
+    if now < clear_at {
+        return Recovery::not_yet(format!("clear, and watched for {minutes} min until {clear_at}"), Some(clear_at));
+    }
+    if holding.is_empty() {
+        return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
+    }
+    let names: Vec<String> = holding.iter().map(|one| one.name()).collect();
+    Recovery::Over(format!("{} clear by their own sources for {minutes} min", names.join(", ")))
+}
+
+/// The faults that a release waits for: those that could have led to the mark, of this incident or come since. An alert's
+/// end is only a hint, so one that says what a better witness says too does not hold.
+fn holding<'a, 'b>(judged: &'a [Judged<'b>], known: &[&KnownFault]) -> Vec<&'a Judged<'b>> {
+    let ours = |one: &Judged<'_>| known.iter().any(|fault| fault.key == one.fault.key);
+    let heavy = |one: &&Judged<'_>| one.classified.level > Level::P2 && !one.classified.user_app && (ours(one) || one.live());
+    let heavy: Vec<_> = judged.iter().filter(heavy).collect();
+    let better = heavy.iter().any(|one| !only_alerts(one.fault));
+    heavy.into_iter().filter(|one| !(better && only_alerts(one.fault))).collect()
+}
+
+fn only_alerts(fault: &KnownFault) -> bool {
+    fault.witnesses.iter().all(|seen| seen.kind == Witness::Alert)
+}
+
+fn rows_lacking(snapshot: &Snapshot, settings: &Settings) -> Option<String> {
+    let (rows, inventory) = (snapshot.node.gpus.len(), snapshot.node.capacity_gpus);
+    let lacking = settings.recovery.row_count && (rows as u64) < u64::from(inventory);
+    lacking.then(|| format!("rows of {rows} GPUs are seen, the node has {inventory}"))
+}

@@ -1,0 +1,175 @@
+//! What a person asks for: the same guards as for the hub's own plans, but a person is witness enough, and a release
+//! passes none.
+
+use gpuheal_proto::{
+    command::Step,
+    words::{Action, Mode},
+};
+
+use super::{
+    RequestOutcome,
+    case::Case,
+    guards, hand,
+    judge::Judged,
+    progress::Stage,
+};
+use crate::{incident::IncidentState, snapshot::Request};
+
+impl Case<'_> {
+    /// True when the request was answered with a command and the decision is complete.
+    pub(super) fn request(&mut self, request: &Request) -> bool {
+        let outcome = match request.action {
+            Action::Release => self.asked_release(request),
+            Action::Notify => self.asked_notify(request),
+            Action::Mark | Action::Evict => self.asked_harm(request),
+        };
+        let done = matches!(outcome, RequestOutcome::Accepted { .. }) || self.decision.incident.is_some();
+        self.decision.request = Some(outcome);
+        done
+    }
+
+    /// While our marks are being undone nothing else is begun.
+    pub(super) fn answer_while_releasing(&mut self, request: &Request) {
+        let open = self.snapshot.commands.iter().rfind(|c| c.action == Action::Release && !c.state.terminal()).map(|c| c.id);
+        let command = self.decision.commands.last().map(|command| command.id).or(open);
+        self.decision.request = Some(match request.action {
+            Action::Release => RequestOutcome::AlreadyDone { command, reason: "a release is under way".to_owned() },
+            Action::Notify | Action::Mark | Action::Evict => {
+                RequestOutcome::Blocked { reason: "a release is under way: ask again when it has ended".to_owned() }
+            }
+        });
+    }
+
+    fn words_of(request: &Request) -> String {
+        format!("{} asked for {}: {}", request.caller, request.action, request.reason)
+    }
+
+    fn accepted(&self) -> RequestOutcome {
+        match self.decision.commands.last() {
+            Some(command) => RequestOutcome::Accepted { command: command.id },
+            None => RequestOutcome::AlreadyDone { command: None, reason: "nothing of ours is on the node".to_owned() },
+        }
+    }
+
+    fn asked_release(&mut self, request: &Request) -> RequestOutcome {
+        if self.incident().is_none() && !hand::mark_seen(self.snapshot) {
+            return RequestOutcome::AlreadyDone { command: None, reason: "nothing of ours is on the node".to_owned() };
+        }
+        if let Some(command) = self.snapshot.commands.iter().rfind(|c| c.action == Action::Release && !c.state.terminal()) {
+            return RequestOutcome::AlreadyDone { command: Some(command.id), reason: "a release is under way".to_owned() };
+        }
+        let words = Self::words_of(request);
+        self.decision.reasons.insert(0, words.clone());
+        let keys = self.keys_merged();
+        if self.incident().is_none() {
+            self.decision.budget = super::BudgetOp::HoldFound;
+            self.release_command(IncidentState::Releasing, keys);
+        } else {
+            self.start_release(IncidentState::Releasing, &words, keys);
+        }
+        self.accepted()
+    }
+
+    fn asked_notify(&mut self, request: &Request) -> RequestOutcome {
+        let stance = self.policy.stance(self.snapshot, None);
+        if stance.mode < Mode::Notify || !self.settings.response.notify {
+            let reason = format!("mode {} ({}) lets nothing leave the hub, or notifying is off", stance.mode, stance.mode_from);
+            return RequestOutcome::Blocked { reason };
+        }
+        if self.snapshot.node.opted_out {
+            return RequestOutcome::Blocked { reason: "the node's owner keeps us off (opt-out label)".to_owned() };
+        }
+        let reason = Self::words_of(request);
+        self.decision.reasons.insert(0, reason.clone());
+        let mut words = self.words(&[], &reason);
+        words.level = "manual".to_owned();
+        let step = Step::Notify { message: format!("{reason}; incident {}", self.id()) };
+        let mut command = self.plan().command(Action::Notify, vec![step], words, false);
+        command.plan_rev = self.snapshot.node.plan_revision.max(self.snapshot.node.plan_rev_floor);
+        self.send(command);
+        let state = self.incident().map_or(IncidentState::Recorded, |incident| incident.state);
+        self.stand_asked(state);
+        self.accepted()
+    }
+
+    fn asked_harm(&mut self, request: &Request) -> RequestOutcome {
+        let drains = request.action == Action::Evict;
+        if let Some(answer) = self.already(drains) {
+            return answer;
+        }
+        if let Err(reason) = self.mode_allows(drains) {
+            self.would(reason.clone());
+            return RequestOutcome::Blocked { reason };
+        }
+        let pass = match guards::admit(self.snapshot, self.settings, Some(request), self.now) {
+            Ok(pass) => pass,
+            Err(block) => {
+                self.would(block.would);
+                return RequestOutcome::Blocked { reason: block.reason };
+            }
+        };
+        let reason = Self::words_of(request);
+        self.decision.reasons.insert(0, reason.clone());
+        let mut words = self.words(&[], &reason);
+        words.level = "manual".to_owned();
+        words.ignore_cooldown = request.ignore_cooldown;
+        let plan = self.plan();
+        let mut steps = vec![];
+        if self.settings.response.notify {
+            steps.push(Step::Notify { message: format!("{reason}; incident {}", self.id()) });
+        }
+        if !self.progress.marked() {
+            steps.push(plan.mark());
+        }
+        if drains {
+            steps.push(plan.drain());
+        }
+        let marks = !self.progress.marked();
+        let command = plan.command(request.action, steps, words, pass.takes_rate);
+        self.again(command.times.start_by);
+        self.send(command);
+        self.take(pass.budget);
+        for words in pass.words {
+            self.say(words);
+        }
+        self.stand_asked(if marks { IncidentState::Quarantining } else { IncidentState::Draining });
+        self.accepted()
+    }
+
+    /// A command under way, or done, that does it already.
+    fn already(&self, drains: bool) -> Option<RequestOutcome> {
+        if let Some(open) = self.progress.harmful_open.last() {
+            let covers = !drains || open.steps.iter().any(|step| step == "drain");
+            return Some(if covers {
+                RequestOutcome::AlreadyDone { command: Some(open.id), reason: format!("a command for {} is under way", open.action) }
+            } else {
+                RequestOutcome::Blocked { reason: format!("a command for {} is under way: ask again when it has ended", open.action) }
+            });
+        }
+        let done = self.progress.mark == Stage::Done && (!drains || self.progress.drain == Stage::Done) && self.progress.marked();
+        done.then(|| RequestOutcome::AlreadyDone {
+            command: self.progress.marking.map(|command| command.id),
+            reason: "it is done already".to_owned(),
+        })
+    }
+
+    /// The widest mode that holds on this node for anything that is wrong with it bounds a person too.
+    fn mode_allows(&self, drains: bool) -> Result<(), String> {
+        let node = self.policy.stance(self.snapshot, None);
+        let widest = self.judged.iter().filter(|one| one.live()).map(|one: &Judged<'_>| one.stance.mode).chain([node.mode]).max();
+        let mode = widest.unwrap_or(node.mode);
+        let needed = if drains { Mode::Approve } else { Mode::Mark };
+        if mode < needed {
+            return Err(format!("mode {mode} ({}) does not allow it: {needed} is needed", node.mode_from));
+        }
+        if drains && !self.settings.response.evict {
+            return Err("eviction is off in the policy or in the cluster's own settings".to_owned());
+        }
+        Ok(())
+    }
+
+    fn stand_asked(&mut self, state: IncidentState) {
+        let manual = self.incident().is_none_or(|incident| incident.manual);
+        self.stand(state, self.keys_merged(), manual);
+    }
+}

@@ -1,0 +1,54 @@
+//! Telling people: one Kubernetes Event per incident and level, and notices for whoever listens. Nothing leaves the hub
+//! in mode observe.
+
+use gpuheal_proto::{
+    command::Step,
+    words::{Action, Level, Mode},
+};
+
+use super::{Notice, Urgency, case::Case, judge::Judged};
+
+impl Case<'_> {
+    /// The level and the words to post now, when there is something that was not told yet at its level.
+    pub(super) fn news(&mut self) -> Option<(Level, String)> {
+        let may = |one: &&Judged<'_>| one.live() && one.stance.mode >= Mode::Notify && self.settings.response.notify;
+        let due: Vec<&Judged<'_>> = self.judged.iter().filter(may).filter(|one| one.tell_at.is_some()).collect();
+        let later = due.iter().filter_map(|one| one.tell_at).filter(|at| self.now < *at).min();
+        let worst = due.iter().filter(|one| one.tell_at.is_some_and(|at| at <= self.now)).max_by_key(|one| one.classified.level);
+        let news = worst.map(|one| (one.classified.level, one.reason.clone(), one.name()));
+        if let Some(at) = later {
+            self.again(at);
+        }
+        let (level, reason, name) = news?;
+        if self.progress.told >= Some(level) || self.snapshot.node.opted_out {
+            return None;
+        }
+        let words = format!("{name}: {reason}; incident {}", self.id());
+        Some((level, words))
+    }
+
+    /// The step for it, with a notice beside it.
+    pub(super) fn tell(&mut self, news: Option<(Level, String)>) -> Option<Step> {
+        let (level, message) = news?;
+        let urgency = match level {
+            Level::P0 => Urgency::Page,
+            Level::P1 => Urgency::Warn,
+            Level::P2 => Urgency::Info,
+        };
+        self.decision.notify.push(Notice { urgency, text: message.clone() });
+        Some(Step::Notify { message })
+    }
+
+    /// A command that posts the Event and does nothing else.
+    pub(super) fn tell_alone(&mut self) {
+        let Some((level, message)) = self.news() else { return };
+        let reason = self.decision.reasons.first().cloned().unwrap_or_else(|| message.clone());
+        let Some(step) = self.tell(Some((level, message))) else { return };
+        let mut words = self.words(&[], &reason);
+        words.level = level.to_string();
+        let mut command = self.plan().command(Action::Notify, vec![step], words, false);
+        // It writes nothing to the node: it takes no revision of its own.
+        command.plan_rev = self.snapshot.node.plan_revision.max(self.snapshot.node.plan_rev_floor);
+        self.send(command);
+    }
+}

@@ -1,0 +1,264 @@
+//! The ways back, and what people ask for.
+
+use super::*;
+
+fn clear(mut fault: KnownFault, since: i64) -> KnownFault {
+    fault.evidence = Evidence { state: EvidenceState::Clear, since: at(since) };
+    fault
+}
+
+fn asked(action: Action) -> Option<Request> {
+    Some(Request { id: "r1".into(), action, reason: "looks odd".into(), caller: "someone".into(), ignore_cooldown: false })
+}
+
+fn undo_of(cordon: bool) -> gpuheal_proto::command::Undo {
+    let field = |kind| UndoField { kind, key: String::new(), before: String::new(), after: "x".into(), resource_version: "1".into() };
+    let mut fields = vec![field(UndoKind::Label), field(UndoKind::Taint)];
+    if cordon {
+        fields.push(field(UndoKind::Unschedulable));
+    }
+    gpuheal_proto::command::Undo { fields }
+}
+
+#[test]
+fn a_node_is_released_when_its_faults_own_sources_were_clear_for_the_soak() {
+    let mut story = quarantined(vec![clear(xid79(), -899)]);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((decision.commands.len(), decision.recheck_at), (0, Some(at(1))));
+    story.faults[0].evidence.since = at(-900);
+    story.incident.as_mut().unwrap().undo = undo_of(false);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Releasing));
+    assert_eq!(decision.commands[0].steps[0], Step::Release { undo: undo_of(false) });
+    assert_eq!(decision.commands[0].plan_rev, 2);
+}
+
+#[test]
+fn a_release_waits_for_no_budget_stop_cooldown_or_breaker() {
+    let mut story = quarantined(vec![clear(xid79(), -900)]);
+    story.cluster.out = 20;
+    story.cluster.fleet_out = 100;
+    story.cluster.newly_suspect = 20;
+    story.cluster.fleet_stop = Some("drill".into());
+    story.cluster.observer.frozen = Some("storm".into());
+    story.cluster.rate.milli_tokens = 0;
+    story.cooldown = Some(Cooldown { incident: incident_id(7), state: CooldownState::Reserved });
+    assert_eq!(steps(&decide(&story, &policy(Mode::Observe), now())), ["release"]);
+}
+
+#[test]
+fn silence_is_not_recovery() {
+    for state in [EvidenceState::Stale, EvidenceState::Seen] {
+        let mut story = quarantined(vec![xid79()]);
+        story.faults[0].evidence = Evidence { state, since: at(-1_000_000) };
+        assert!(decide(&story, &policy(Mode::Heal), now()).commands.is_empty(), "{state:?}");
+    }
+}
+
+#[test]
+fn a_missing_row_holds_the_release() {
+    let mut story = quarantined(vec![clear(xid79(), -900)]);
+    story.node.gpus.pop();
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert!(decision.commands.is_empty());
+    assert!(decision.reasons.iter().any(|why| why.contains("rows of 1 GPUs are seen, the node has 2")), "{:?}", decision.reasons);
+}
+
+#[test]
+fn a_release_waits_for_the_last_fault() {
+    let mut other = fault_on(Some(gpu(0x5e)), FaultClass::Ecc, "dbe", Witness::ExporterCounter, Onset::Edge);
+    let mut story = quarantined(vec![clear(xid79(), -900), other.clone()]);
+    assert!(decide(&story, &policy(Mode::Heal), now()).commands.is_empty());
+    other = clear(other, -900);
+    story.faults[1] = other;
+    assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), ["release"]);
+}
+
+#[test]
+fn a_resolved_alert_alone_releases_nothing_and_an_unresolved_one_holds_nothing_back() {
+    let alert = fault_on(None, FaultClass::Xid, "79", Witness::Alert, Onset::Edge);
+    let story = quarantined(vec![clear(alert.clone(), -900), xid79()]);
+    assert!(decide(&story, &policy(Mode::Heal), now()).commands.is_empty(), "the gauge still shows it");
+    let story = quarantined(vec![alert, clear(xid79(), -900)]);
+    assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), ["release"], "a resolve that never comes");
+}
+
+#[test]
+fn an_incident_closes_when_its_release_is_done() {
+    let mut story = quarantined(vec![clear(xid79(), -1000)]);
+    story.incident.as_mut().unwrap().state = IncidentState::Releasing;
+    story.commands.push(command(Action::Release, &["release"], CommandState::Dispatched));
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.budget), (IncidentState::Releasing, BudgetOp::Keep));
+    story.commands[1] = command(Action::Release, &["release"], CommandState::Succeeded);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.budget), (IncidentState::Released, BudgetOp::Free));
+    assert_eq!(decision.settle.len(), 1);
+}
+
+#[test]
+fn a_release_that_came_to_nothing_is_tried_again() {
+    let mut story = quarantined(vec![clear(xid79(), -1000)]);
+    story.incident.as_mut().unwrap().state = IncidentState::Releasing;
+    story.commands.push(command(Action::Release, &["release"], CommandState::Expired));
+    assert!(decide(&story, &policy(Mode::Heal), at(9)).commands.is_empty());
+    assert_eq!(steps(&decide(&story, &policy(Mode::Heal), at(10))), ["release"]);
+}
+
+#[test]
+fn a_person_who_removes_our_taint_overrides_and_the_rest_is_released() {
+    let mut story = quarantined(vec![xid79()]);
+    story.incident.as_mut().unwrap().undo = undo_of(false);
+    story.node.mark.as_mut().unwrap().tainted = false;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Overriding));
+    story.node.mark = None;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec![], IncidentState::Overridden));
+    assert_eq!(decision.settle[0].settled.level, Level::P0, "nothing is applied again for that episode");
+    assert_eq!(decision.budget, BudgetOp::Free);
+}
+
+#[test]
+fn a_view_older_than_our_own_mark_is_nobodys_hand() {
+    let mut story = quarantined(vec![xid79()]);
+    story.node.mark = None;
+    story.node.plan_revision = 0;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!(state(&decision), IncidentState::Validating);
+    story.cluster.observer.state_at = Some(at(100));
+    let decision = decide(&story, &policy(Mode::Heal), at(101));
+    assert_eq!(state(&decision), IncidentState::Overridden, "a deleted annotation does not blind us for ever");
+}
+
+#[test]
+fn an_untaint_in_the_middle_of_a_drain_calls_the_drain_off() {
+    let mut story = quarantined(vec![xid79()]);
+    story.commands[0].state = CommandState::Started;
+    story.commands[0].steps_done = vec!["mark".into()];
+    story.node.mark = None;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!(decision.cancel.len(), 1);
+    assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Overriding));
+}
+
+#[test]
+fn an_uncordon_by_a_known_automation_is_no_order() {
+    let mut story = quarantined(vec![xid79()]);
+    story.incident.as_mut().unwrap().undo = undo_of(true);
+    story.node.unschedulable = false;
+    for (by, want) in [("k8s-driver-manager", IncidentState::Validating), ("kubectl", IncidentState::Overriding)] {
+        story.node.unschedulable_by = by.into();
+        assert_eq!(state(&decide(&story, &policy(Mode::Heal), now())), want, "{by}");
+    }
+}
+
+#[test]
+fn an_opt_out_on_a_quarantined_node_is_an_order() {
+    let mut story = quarantined(vec![xid79()]);
+    story.node.opted_out = true;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Overriding));
+}
+
+#[test]
+fn a_node_that_is_gone_closes_its_incident_and_frees_its_place() {
+    let mut story = quarantined(vec![xid79()]);
+    story.commands[0].state = CommandState::Started;
+    story.node.gone = true;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.budget, decision.cancel.len()), (IncidentState::Gone, BudgetOp::Free, 1));
+}
+
+#[test]
+fn a_mark_without_an_incident_is_adopted_and_counted_as_out() {
+    let mut story = quarantined(vec![]);
+    story.incident = None;
+    story.commands.clear();
+    story.node.plan_rev_floor = 2;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((decision.incident, decision.recheck_at), (None, Some(at(118))), "the view may be older than our own release");
+    story.node.plan_rev_floor = 1;
+    let decision = decide(&story, &policy(Mode::Observe), now());
+    assert_eq!((state(&decision), decision.budget), (IncidentState::Validating, BudgetOp::HoldFound));
+    story.request = asked(Action::Release);
+    let decision = decide(&story, &policy(Mode::Observe), now());
+    let Step::Release { undo } = &decision.commands[0].steps[0] else { panic!() };
+    assert_eq!(undo.fields.len(), 2, "label and taint as the cluster shows them");
+}
+
+#[test]
+fn p2_alone_is_filed_after_the_merge_window_with_no_claim_about_health() {
+    let mut p2 = fault(FaultClass::Xid, "31", Witness::ExporterGauge, Onset::Edge);
+    p2.last_at = at(-299);
+    let mut story = snapshot(vec![p2]);
+    story.incident = Some(Incident { held: false, level: Level::P2, ..incident(IncidentState::Recorded, &story.faults) });
+    story.incident.as_mut().unwrap().opened_at = at(-400);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.recheck_at), (IncidentState::Recorded, Some(at(1))));
+    let decision = decide(&story, &policy(Mode::Heal), at(1));
+    assert_eq!((state(&decision), decision.settle[0].settled.level), (IncidentState::Filed, Level::P2));
+}
+
+#[test]
+fn a_person_may_mark_and_evict_without_any_fault() {
+    for (action, want) in [(Action::Mark, vec!["notify", "mark"]), (Action::Evict, vec!["notify", "mark", "drain"])] {
+        let mut story = snapshot(vec![]);
+        story.request = asked(action);
+        let decision = decide(&story, &policy(Mode::Heal), now());
+        assert_eq!(steps(&decision), want);
+        assert_eq!(decision.request, Some(RequestOutcome::Accepted { command: decision.commands[0].id }));
+        assert!(decision.incident.as_ref().unwrap().manual && decision.commands[0].level == "manual");
+        assert!(matches!(decision.budget, BudgetOp::Hold { .. }));
+    }
+}
+
+#[test]
+fn what_a_person_asks_for_passes_the_same_guards() {
+    let ask = |change: fn(&mut Snapshot), action, mode| {
+        let mut story = snapshot(vec![]);
+        story.request = asked(action);
+        change(&mut story);
+        decide(&story, &policy(mode), now())
+    };
+    let cool = |s: &mut Snapshot| s.cooldown = Some(Cooldown { incident: incident_id(7), state: CooldownState::Running { until: at(9) } });
+    for (decision, word) in [
+        (ask(|s| s.cluster.out = 2, Action::Evict, Mode::Heal), "2 of 20"),
+        (ask(|s| s.node.opted_out = true, Action::Mark, Mode::Heal), "opt-out"),
+        (ask(cool, Action::Mark, Mode::Heal), "in cooldown of incident"),
+        (ask(|_| (), Action::Mark, Mode::Notify), "mode notify"),
+        (ask(|_| (), Action::Evict, Mode::Mark), "mode mark"),
+        (ask(|_| (), Action::Notify, Mode::Observe), "mode observe"),
+    ] {
+        let Some(RequestOutcome::Blocked { reason }) = &decision.request else { panic!("{decision:?}") };
+        assert!(reason.contains(word), "{reason} lacks {word}");
+        assert!(decision.commands.is_empty() && decision.incident.is_none());
+    }
+    let mut story = snapshot(vec![]);
+    cool(&mut story);
+    story.request = Some(Request { ignore_cooldown: true, ..asked(Action::Mark).unwrap() });
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert!(decision.commands[0].ignore_cooldown, "an explicit waiver travels with the command");
+}
+
+#[test]
+fn what_is_done_already_is_not_done_again_for_a_person() {
+    let mut story = quarantined(vec![xid79()]);
+    story.request = asked(Action::Evict);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert!(matches!(decision.request, Some(RequestOutcome::AlreadyDone { command: Some(_), .. })), "{:?}", decision.request);
+    assert!(decision.commands.is_empty());
+}
+
+#[test]
+fn a_persons_release_takes_the_node_back_at_once_and_settles_what_is_still_seen() {
+    let mut story = quarantined(vec![xid79()]);
+    story.request = asked(Action::Release);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Releasing));
+    assert!(decision.reasons[0].contains("someone asked for release: looks odd"));
+    let mut healthy = snapshot(vec![]);
+    healthy.request = asked(Action::Release);
+    let decision = decide(&healthy, &policy(Mode::Heal), now());
+    assert!(matches!(decision.request, Some(RequestOutcome::AlreadyDone { .. })) && decision.incident.is_none());
+}
