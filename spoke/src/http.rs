@@ -1,1 +1,119 @@
-//! To be written.
+//! What the cluster reaches over HTTP: health, metrics, Alertmanager's webhook and a person's request. Whoever may post
+//! could get a node drained, so both posts need the bearer token; without a token file nobody may. Both replicas serve.
+//! Never logs a body or a header.
+
+mod alert;
+mod auth;
+mod process;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    derive::Derive,
+    journal::Depth,
+    link::Ask,
+    metrics::{self, Metrics},
+    ports::Attachment,
+    settings::Settings,
+};
+
+/// Everything that requests touch.
+pub struct Deps {
+    /// Alerts go to it.
+    pub derive: Arc<Derive>,
+    /// People's requests go to it.
+    pub asks: mpsc::Sender<Ask>,
+    /// Is the hub there?
+    pub attachment: watch::Receiver<Attachment>,
+    /// Is the journal well?
+    pub journal: watch::Receiver<Depth>,
+    /// Has the cluster been listed?
+    pub listed: watch::Receiver<bool>,
+    /// Is the webhook switched off?
+    pub settings: Arc<Settings>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Where the token is; read at each request, so that a new one counts at once.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Serves until cancelled, then ends what is under way.
+pub async fn serve(listener: TcpListener, deps: Deps, cancel: CancellationToken) -> std::io::Result<()> {
+    let app = router(Arc::new(deps)).into_make_service_with_connect_info::<SocketAddr>();
+    axum::serve(listener, app).with_graceful_shutdown(async move { cancel.cancelled().await }).await
+}
+
+fn router(deps: Arc<Deps>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(render))
+        .route("/api/v1/alert", post(alert::post))
+        .route("/api/v1/process", post(process::post))
+        .with_state(deps)
+}
+
+/// Alive: a journal that failed cannot be mended but by a restart.
+async fn healthz(State(deps): State<Arc<Deps>>) -> Response {
+    if deps.journal.borrow().broken {
+        (StatusCode::SERVICE_UNAVAILABLE, "journal is broken\n").into_response()
+    } else {
+        "ok\n".into_response()
+    }
+}
+
+/// Ready, or why not, in words.
+async fn readyz(State(deps): State<Arc<Deps>>) -> Response {
+    let reasons = deps.not_ready();
+    if reasons.is_empty() {
+        "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n").into_response()
+    }
+}
+
+async fn render(State(deps): State<Arc<Deps>>) -> Response {
+    let depth = *deps.journal.borrow();
+    deps.metrics.set(metrics::QUEUE, &[], depth.unacked as f64);
+    deps.metrics.set(metrics::JOURNAL_BYTES, &[], depth.bytes as f64);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], deps.metrics.render()).into_response()
+}
+
+impl Deps {
+    fn not_ready(&self) -> Vec<&'static str> {
+        let checks = [
+            (self.journal.borrow().broken, "journal is broken: it takes no faults until a restart"),
+            (!*self.listed.borrow(), "cluster is not listed yet: nodes and pods are unknown"),
+            (self.attachment.borrow().generation.is_none(), "hub does not answer: faults are journaled, nothing new is done"),
+        ];
+        checks.into_iter().filter_map(|(ill, why)| ill.then_some(why)).collect()
+    }
+}
+
+/// An error as JSON: what, and where.
+fn refusal(status: StatusCode, error: impl Into<String>) -> Response {
+    (status, Json(serde_json::json!({"error": error.into()}))).into_response()
+}
+
+/// Away for now: Alertmanager and people come again.
+fn unavailable(error: impl Into<String>, retry_after_s: u32) -> Response {
+    let mut response = refusal(StatusCode::SERVICE_UNAVAILABLE, error);
+    response.headers_mut().insert(header::RETRY_AFTER, retry_after_s.into());
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,152 @@
-//! To be written.
+//! Stage `scrape`, the part with sockets: asks each exporter for its page, one request at a time per exporter and a
+//! bounded number at once, and hands the bytes on. Only the leader scrapes. What a page says is for `derive`; here it is
+//! told only whether one came, and why not.
+
+mod fetch;
+mod sources;
+mod targets;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+use gpuheal_proto::time::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::reflector::Store;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    clock,
+    derive::Derive,
+    metrics::{self, Metrics},
+    ports::Leadership,
+    settings::Settings,
+};
+
+pub use fetch::{Failure, Fetcher};
+pub use sources::Sources;
+pub use targets::{StaticTarget, Target};
+
+/// Requests at once: at 8 MiB a page at most, 256 MiB, and 1,000 exporters of 20 ms each are asked in under a second.
+const AT_ONCE: usize = 32;
+
+/// Everything that scraping touches.
+#[derive(Clone)]
+pub struct Deps {
+    /// Exporter pods as the watch has them.
+    pub exporters: Store<Pod>,
+    /// Bumped when they change.
+    pub changes: watch::Receiver<u64>,
+    /// Exporters given by hand.
+    pub fixed: Vec<StaticTarget>,
+    /// Port of a pod that names none.
+    pub port: u16,
+    /// Interval and timeout.
+    pub settings: Arc<Settings>,
+    /// From the elector.
+    pub leadership: watch::Receiver<Leadership>,
+    /// Pages go to it.
+    pub derive: Arc<Derive>,
+    /// How fresh each source is.
+    pub sources: Arc<Sources>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Scrapes while this replica leads, until cancelled.
+pub async fn run(mut deps: Deps, cancel: CancellationToken) {
+    let fetcher = Fetcher::new();
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
+    let mut running: BTreeMap<Target, CancellationToken> = BTreeMap::new();
+    loop {
+        let leads = deps.leadership.borrow().transitions().is_some();
+        let wanted = if leads { targets::all(&deps.exporters.state(), &deps.fixed, deps.port) } else { Vec::new() };
+        running.retain(|target, stop| {
+            let stays = wanted.contains(target);
+            if !stays {
+                stop.cancel();
+                deps.sources.forget(&target.source());
+            }
+            stays
+        });
+        for target in wanted {
+            running.entry(target.clone()).or_insert_with(|| {
+                let stop = cancel.child_token();
+                let one = One { target, deps: deps.clone(), fetcher: fetcher.clone(), permits: Arc::clone(&permits) };
+                tokio::spawn(one.run(stop.clone()));
+                stop
+            });
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            Ok(()) = deps.changes.changed() => {}
+            Ok(()) = deps.leadership.changed() => {}
+            else => return,
+        }
+    }
+}
+
+/// One exporter's loop.
+struct One {
+    target: Target,
+    deps: Deps,
+    fetcher: Fetcher,
+    permits: Arc<Semaphore>,
+}
+
+impl One {
+    async fn run(self, stop: CancellationToken) {
+        // The first look at once: a takeover is one scrape away. Then each exporter keeps its own beat.
+        let mut wait = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.once() => {}
+            }
+            let interval = Duration::from_millis(self.deps.settings.current().scrape_interval_ms.into());
+            wait = interval.mul_f64(0.9 + 0.2 * chance());
+        }
+    }
+
+    async fn once(&self) {
+        let settings = self.deps.settings.current();
+        if settings.scrape_off {
+            return;
+        }
+        let Ok(_permit) = self.permits.acquire().await else { return };
+        let started = clock::boottime();
+        let timeout = Duration::from_millis(settings.scrape_timeout_ms.into());
+        let page = self.fetcher.get(&self.target.url, timeout).await;
+        let now = clock::wall();
+        self.deps.metrics.observe(metrics::SCRAPE_SECONDS, &[], (clock::boottime() - started).as_secs_f64());
+        let outcome = page.as_ref().map_or_else(Failure::word, |page| if page.cut { "cut" } else { "ok" });
+        self.deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);
+        self.noted(page.as_ref().err(), now);
+        self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), now).await;
+    }
+
+    fn noted(&self, failure: Option<&Failure>, now: Timestamp) {
+        let (source, node) = (self.target.source(), self.target.node.as_str());
+        match failure {
+            None => self.deps.sources.seen(&source, node, now),
+            Some(failure) => {
+                tracing::debug!(node.name = node, url = %self.target.url, error = %crate::link::chain(failure), "no page");
+                self.deps.sources.failed(&source, node, failure.word());
+            }
+        }
+    }
+}
+
+fn chance() -> f64 {
+    getrandom::u32().map_or(0.5, |n| f64::from(n) / f64::from(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

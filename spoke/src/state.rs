@@ -1,1 +1,204 @@
-//! To be written.
+//! What the hub knows of this cluster: a snapshot after each attach, change of leadership or Resync, then what changed,
+//! gathered for at most 50 ms. Only the leader says it. A node leaves when its object was seen deleted; a read that
+//! failed removes nothing.
+
+mod node;
+mod parts;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use gpuheal_proto::{limits, link::v1};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use v1::cluster_state::Body;
+
+use crate::{
+    clock,
+    link::Wanted,
+    ports::{Attachment, Leadership, LocalConfig},
+    scrape::Sources,
+    settings::Settings,
+    watch::{Nodes, Touched},
+};
+
+pub use node::{is_gpu_node, node_state};
+
+/// How long changes are gathered: an eviction of eight pods is one message.
+const GATHER: Duration = Duration::from_millis(50);
+/// How often sources are looked at for a change.
+const SOURCES_EVERY: Duration = Duration::from_secs(5);
+/// Errors of the ConfigMap that are told.
+const ERRORS_MAX: usize = 32;
+
+/// Everything that the state is made of and goes to.
+pub struct Deps {
+    /// Nodes and pods.
+    pub nodes: Nodes,
+    /// Nodes that changed.
+    pub touched: Arc<Touched>,
+    /// GPUs by node, and how fresh sources are.
+    pub sources: Arc<Sources>,
+    /// Which labels policy uses.
+    pub settings: Arc<Settings>,
+    /// The owner's ConfigMap.
+    pub config: watch::Receiver<Option<LocalConfig>>,
+    /// From the elector.
+    pub leadership: watch::Receiver<Leadership>,
+    /// From the link.
+    pub attachment: watch::Receiver<Attachment>,
+    /// From the link.
+    pub wanted: watch::Receiver<Wanted>,
+    /// To the link, with the session's generation.
+    pub out: mpsc::Sender<(u64, v1::ClusterState)>,
+}
+
+/// What a snapshot is for: one of these changed, and the hub needs all of it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Audience {
+    generation: u64,
+    lease_transitions: u64,
+    snapshot: u64,
+}
+
+/// What was told, to tell only what changed.
+#[derive(Debug, Default)]
+struct Told {
+    nodes: BTreeMap<String, v1::NodeState>,
+    config: v1::ClusterConfig,
+    sources: Vec<v1::SourceState>,
+}
+
+/// Tells until cancelled.
+pub async fn run(mut deps: Deps, cancel: CancellationToken) {
+    deps.nodes.ready().await;
+    let mut seq = 0;
+    let mut audience = None;
+    let mut told = Told::default();
+    let mut ticks = tokio::time::interval(SOURCES_EVERY);
+    loop {
+        let now = deps.audience();
+        let bodies = match now {
+            None => Vec::new(),
+            Some(_) if now != audience => {
+                let _ = deps.touched.take();
+                told = deps.all();
+                parts::snapshot(&told.nodes, &told.config, &told.sources)
+            }
+            Some(_) => deps.changed(&mut told).map(parts::delta).unwrap_or_default(),
+        };
+        audience = now;
+        for body in bodies {
+            seq += 1;
+            let Some(Audience { generation, lease_transitions, .. }) = now else { break };
+            let state = v1::ClusterState { lease_transitions, seq, as_of_unix_ms: clock::wall().unix_ms(), body: Some(body) };
+            if deps.out.send((generation, state)).await.is_err() {
+                return;
+            }
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = deps.touched.wait() => tokio::time::sleep(GATHER).await,
+            Ok(()) = deps.config.changed() => {}
+            Ok(()) = deps.leadership.changed() => {}
+            Ok(()) = deps.attachment.changed() => {}
+            Ok(()) = deps.wanted.changed() => {}
+            _ = ticks.tick() => {}
+        }
+    }
+}
+
+impl Deps {
+    /// Whom to tell: nobody while another replica leads or no hub listens.
+    fn audience(&self) -> Option<Audience> {
+        let lease_transitions = self.leadership.borrow().transitions()?;
+        let generation = self.attachment.borrow().generation?;
+        Some(Audience { generation, lease_transitions, snapshot: self.wanted.borrow().snapshot })
+    }
+
+    fn all(&self) -> Told {
+        let mut nodes = BTreeMap::new();
+        let mut pods: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        for pod in self.nodes.pods() {
+            if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) {
+                pods.entry(node).or_default().push(pod);
+            }
+        }
+        let settings = self.settings.current();
+        for object in self.nodes.nodes() {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            let gpus = self.sources.gpus(&name);
+            if !gpus.is_empty() || is_gpu_node(&object) {
+                let pods = pods.remove(&name).unwrap_or_default();
+                nodes.insert(name, node_state(&object, &pods, gpus, &settings.node_labels));
+            }
+        }
+        Told { nodes, config: self.cluster_config(), sources: self.sources.states() }
+    }
+
+    /// What is not as it was told; and takes it as told.
+    fn changed(&self, told: &mut Told) -> Option<v1::StateDelta> {
+        let mut delta = v1::StateDelta::default();
+        let settings = self.settings.current();
+        let mut gone = BTreeSet::new();
+        for name in self.touched.take() {
+            let Some(object) = self.nodes.node(&name) else {
+                gone.extend(told.nodes.remove(&name).map(|node| node.uid));
+                continue;
+            };
+            let gpus = self.sources.gpus(&name);
+            // Once told, always told: a node whose GPUs are all lost has none in its capacity.
+            if gpus.is_empty() && !is_gpu_node(&object) && !told.nodes.contains_key(&name) {
+                continue;
+            }
+            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &settings.node_labels);
+            let before = told.nodes.insert(name, state.clone());
+            // Another machine under the same name: the old one is gone.
+            gone.extend(before.as_ref().filter(|before| before.uid != state.uid).map(|before| before.uid.clone()));
+            if before.as_ref() != Some(&state) {
+                delta.changed.push(state);
+            }
+        }
+        delta.gone_uids = gone.into_iter().collect();
+        let config = self.cluster_config();
+        if config != told.config {
+            told.config.clone_from(&config);
+            delta.config = Some(config);
+        }
+        let sources = self.sources.states();
+        delta.sources = sources_changed(&told.sources, &sources);
+        if !delta.sources.is_empty() {
+            told.sources = sources;
+        }
+        (delta != v1::StateDelta::default()).then_some(delta)
+    }
+
+    fn cluster_config(&self) -> v1::ClusterConfig {
+        let local = self.config.borrow().clone().unwrap_or_default();
+        let errors = match gpuheal_spoke_core::ceiling::parse(&local.yaml) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.iter().take(ERRORS_MAX).map(ToString::to_string).collect(),
+        };
+        let fits = local.yaml.len() <= limits::ENVELOPE_BYTES_MAX;
+        v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { local.yaml } else { String::new() }, errors }
+    }
+}
+
+/// Sources whose state or reason changed. That one was seen again is not worth a message.
+fn sources_changed(before: &[v1::SourceState], now: &[v1::SourceState]) -> Vec<v1::SourceState> {
+    let key = |source: &v1::SourceState| (source.source.clone(), source.state.clone(), source.reason.clone());
+    let known: BTreeSet<_> = before.iter().map(key).collect();
+    now.iter().filter(|source| !known.contains(&key(source))).cloned().collect()
+}
+
+/// Where a body says what it is, for tests and the log.
+#[must_use]
+pub const fn is_snapshot(state: &v1::ClusterState) -> bool {
+    matches!(state.body, Some(Body::Snapshot(_)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,32 @@
-//! The spoke's view of its cluster: reflectors kept small. Reads only; who acts reads the object again.
+//! The spoke's view of its cluster: nodes, GPU pods, exporter pods and the owner's ConfigMap, watched and kept small.
+//! Reads only; who acts reads the object again. A watch that breaks backs off and lists again, and tells how old its
+//! news is: silence of a watch is not news that nothing happened.
 
-use std::sync::Arc;
+mod follow;
+mod touched;
+mod trim;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::runtime::reflector::{ObjectRef, Store};
+use std::{sync::Arc, time::Duration};
+
+use gpuheal_proto::kubernetes::{CONFIG_KEY, CONFIG_MAP};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kube::{
+    Api, Client,
+    runtime::{
+        reflector::{self, ObjectRef, Store},
+        watcher,
+    },
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{metrics::Metrics, ports::LocalConfig};
+
+pub use touched::Touched;
+pub use trim::{UNSCHEDULABLE_FIELD, gpu_count, holds_gpu};
+
+/// Longest that one watch request stays open: a connection that died without a word is noticed soon after.
+const WATCH_TIMEOUT_S: u32 = 120;
 
 /// Nodes, and those pods that hold or ask for GPUs, trimmed to what is used. Cheap to clone.
 /// Kept of a node: name, UID, resourceVersion, creation, labels, annotations, taints, unschedulable and its field
@@ -13,13 +36,13 @@ use kube::runtime::reflector::{ObjectRef, Store};
 pub struct Nodes {
     nodes: Store<Node>,
     pods: Store<Pod>,
-    changes: tokio::sync::watch::Receiver<u64>,
+    changes: watch::Receiver<u64>,
 }
 
 impl Nodes {
     /// Wraps reflector stores; `changes` is bumped at each event of either.
     #[must_use]
-    pub const fn new(nodes: Store<Node>, pods: Store<Pod>, changes: tokio::sync::watch::Receiver<u64>) -> Self {
+    pub const fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>) -> Self {
         Self { nodes, pods, changes }
     }
 
@@ -56,7 +79,98 @@ impl Nodes {
 
     /// Bumped at each event: wait on it instead of polling.
     #[must_use]
-    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+    pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.clone()
+    }
+
+    /// Waits until both have been listed once.
+    pub async fn ready(&self) {
+        // An error means that the writers are gone, which ends the process elsewhere.
+        let _ = self.nodes.wait_until_ready().await;
+        let _ = self.pods.wait_until_ready().await;
+    }
+}
+
+/// What is watched and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Our namespace, where the ConfigMap is.
+    pub namespace: String,
+    /// Label selector of exporter pods.
+    pub exporter_selector: String,
+    /// A list from scratch this often.
+    pub resync: Duration,
+}
+
+/// All views.
+#[derive(Clone)]
+pub struct Views {
+    /// Nodes and GPU pods.
+    pub nodes: Nodes,
+    /// Exporter pods.
+    pub exporters: Store<Pod>,
+    /// Bumped at each event of an exporter pod.
+    pub exporter_changes: watch::Receiver<u64>,
+    /// The owner's ConfigMap; nothing until it was read once.
+    pub config: watch::Receiver<Option<LocalConfig>>,
+}
+
+/// Starts the watches. Each `touched` gets the names of nodes that changed.
+#[must_use]
+pub fn spawn(
+    client: &Client,
+    config: &Config,
+    touched: Vec<Arc<Touched>>,
+    metrics: &Arc<Metrics>,
+    cancel: &CancellationToken,
+) -> Views {
+    let (changed, changes) = watch::channel(0_u64);
+    let (exporter_changed, exporter_changes) = watch::channel(0_u64);
+    let (config_tx, config_rx) = watch::channel(None);
+    let touched: Arc<[Arc<Touched>]> = touched.into();
+    let base = |resync| follow::Follow { resync, metrics: Arc::clone(metrics), cancel: cancel.clone() };
+    let watching = || watcher::Config::default().timeout(WATCH_TIMEOUT_S);
+
+    let (nodes, writer) = reflector::store();
+    let (bump, names) = (changed.clone(), Arc::clone(&touched));
+    tokio::spawn(base(config.resync).run("node", Api::<Node>::all(client.clone()), watching(), writer, trim::node, move |event| {
+        let name = |node: &Node| node.metadata.name.clone();
+        touched::tell(&names, event, name);
+        bump.send_modify(|n| *n += 1);
+    }));
+
+    let (pods, writer) = reflector::store();
+    let (bump, names) = (changed, touched);
+    tokio::spawn(base(config.resync).run("gpu pod", Api::<Pod>::all(client.clone()), watching(), writer, trim::gpu_pod, move |event| {
+        let name = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        touched::tell(&names, event, name);
+        bump.send_modify(|n| *n += 1);
+    }));
+
+    let (exporters, writer) = reflector::store();
+    let selected = watching().labels(&config.exporter_selector);
+    let api = Api::<Pod>::all(client.clone());
+    tokio::spawn(base(config.resync).run("exporter pod", api, selected, writer, trim::exporter_pod, move |_| {
+        exporter_changed.send_modify(|n| *n += 1);
+    }));
+
+    let (config_map, writer) = reflector::store::<ConfigMap>();
+    let named = watching().fields(&format!("metadata.name={CONFIG_MAP}"));
+    let api = Api::<ConfigMap>::namespaced(client.clone(), &config.namespace);
+    let done = |event: &watcher::Event<ConfigMap>| !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+    tokio::spawn(base(config.resync).run("config map", api, named, writer, |_| true, move |event| {
+        if done(event) {
+            let read = local_config(config_map.state().first().map(Arc::as_ref));
+            config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
+        }
+    }));
+    Views { nodes: Nodes::new(nodes, pods, changes), exporters, exporter_changes, config: config_rx }
+}
+
+fn local_config(map: Option<&ConfigMap>) -> LocalConfig {
+    let Some(map) = map else { return LocalConfig::default() };
+    LocalConfig {
+        resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
+        yaml: map.data.as_ref().and_then(|data| data.get(CONFIG_KEY)).cloned().unwrap_or_default(),
     }
 }
