@@ -42,7 +42,7 @@ pub struct Controllers {
 impl Controllers {
     /// Everything runs.
     pub const ALL: Self = Self { kubelet: true, scheduler: true, workloads: true, disruption: true };
-    /// Nothing runs: objects stay as they are put.
+    /// Nothing runs: objects stay as they are put. Only a deleted namespace is still emptied.
     pub const NONE: Self = Self { kubelet: false, scheduler: false, workloads: false, disruption: false };
 }
 

@@ -250,7 +250,12 @@ impl Engine {
                     self.later(again, work.clone());
                 }
             }
-            Work::Namespace(name) => namespace::reconcile(&store, name),
+            Work::Namespace(name) => {
+                if on.workloads {
+                    namespace::furnish(&store, name);
+                }
+                namespace::finish(&store, name);
+            }
             Work::Kubelet(_) | Work::Claim(_) | Work::Deployment(_) | Work::ReplicaSet(_) | Work::StatefulSet(_) | Work::DaemonSet(_)
             | Work::Orphans(_) | Work::Owner(..) | Work::Scheduler | Work::Budget(_) => {}
         }

@@ -10,6 +10,7 @@ mod info;
 mod list;
 mod openapi;
 mod patching;
+mod protobuf;
 mod reviews;
 mod table;
 mod watching;

@@ -6,7 +6,7 @@ mod strategic;
 use serde_json::Value;
 
 pub(crate) use json_patch::{JsonPatch, PatchError};
-pub(crate) use strategic::strategic_merge;
+pub(crate) use strategic::{merge_key, strategic_merge};
 
 /// RFC 7386: null removes, maps merge, all else replaces.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {

@@ -22,10 +22,12 @@ pub(crate) struct WriteOptions {
     pub(crate) replace: bool,
     /// Unknown fields are an error, not pruned.
     pub(crate) strict: bool,
+    /// An apply, which has worked out `managedFields` already.
+    pub(crate) applied: bool,
 }
 
 impl WriteOptions {
     pub(crate) fn by(manager: &str) -> Self {
-        Self { manager: manager.to_owned(), replace: false, strict: false }
+        Self { manager: manager.to_owned(), replace: false, strict: false, applied: false }
     }
 }

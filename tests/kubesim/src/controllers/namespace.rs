@@ -5,14 +5,21 @@ use serde_json::{Value, json};
 use crate::obj;
 use crate::store::{ObjKey, Store};
 
-pub(super) fn reconcile(store: &Store, name: &str) {
-    let key = ObjKey::new("", name);
-    let Some(namespace) = store.load("namespaces", &key).map(|stored| stored.bare()) else { return };
-    if obj::text(&namespace, "/status/phase") != "Terminating" {
+fn terminating(store: &Store, name: &str) -> Option<bool> {
+    let namespace = store.load("namespaces", &ObjKey::new("", name))?.bare();
+    Some(obj::text(&namespace, "/status/phase") == "Terminating")
+}
+
+pub(super) fn furnish(store: &Store, name: &str) {
+    let missing = store.load("serviceaccounts", &ObjKey::new(name, "default")).is_none();
+    if missing && terminating(store, name) == Some(false) {
         let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": name } });
-        if store.load("serviceaccounts", &ObjKey::new(name, "default")).is_none() {
-            super::settle(store.create(account), "create the default service account");
-        }
+        super::settle(store.create(account), "create the default service account");
+    }
+}
+
+pub(super) fn finish(store: &Store, name: &str) {
+    if terminating(store, name) != Some(true) {
         return;
     }
     let inside = || store.everywhere(|key, _| &*key.namespace == name);

@@ -14,6 +14,7 @@ pub(crate) fn decode(body: &Bytes, content_type: &str) -> Result<Value, ApiError
     match kind {
         "application/yaml" | "application/apply-patch+yaml" => yaml(body),
         "" | "application/json" => json(body),
+        "application/vnd.kubernetes.protobuf" => super::protobuf::decode(body).ok_or_else(|| ApiError::unsupported_media(kind)),
         patch if patch.ends_with("+json") => json(body),
         other => Err(ApiError::unsupported_media(other)),
     }
@@ -33,7 +34,7 @@ fn yaml(body: &Bytes) -> Result<Value, ApiError> {
 
 /// For the recorder: whatever can be read of it.
 pub(crate) fn loose(body: &Bytes) -> Option<Value> {
-    if body.is_empty() { None } else { yaml(body).ok() }
+    if body.is_empty() { None } else { super::protobuf::decode(body).or_else(|| yaml(body).ok()) }
 }
 
 /// `dryRun` in the body of a delete or an eviction.

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::dispatch::Call;
+use crate::managed::{self, Apply};
 use crate::obj;
 use crate::patch::{self, JsonPatch, PatchError};
-use crate::rest::{self, Part};
+use crate::rest::{self, Part, WriteOptions};
 use crate::status::{ApiError, Cause};
 use crate::store::Stored;
 
@@ -87,14 +88,18 @@ fn apply(call: &Call<'_>, part: Part, mut wanted: Value) -> Result<Answer, ApiEr
         metadata.insert("namespace".into(), json!(&*key.namespace));
     }
     same_name(call, &wanted)?;
-    let options = call.options();
+    let options = WriteOptions { applied: true, ..call.options() };
+    let force = call.asked.info.flag("force");
     let (code, stored) = call.asked.app.store.write(call.dry_run()?, |txn| {
-        let Some(stored) = txn.get(&call.kind.storage, &key) else {
-            return rest::create(txn, &call.kind, &key.namespace, wanted, &options).map(|stored| (201, stored));
-        };
-        let mut object = stored.value(&call.kind);
-        patch::strategic_merge(&mut object, &wanted);
-        rest::update(txn, &call.kind, object, part, &options).map(|stored| (200, stored))
+        let now = txn.clock.stamp();
+        let how = Apply { manager: &options.manager, force, part, now: &now };
+        let current = txn.get(&call.kind.storage, &key).map(|stored| stored.value(&call.kind));
+        let object = managed::apply(&call.kind, current.as_ref(), &wanted, &how)?;
+        if current.is_some() {
+            rest::update(txn, &call.kind, object, part, &options).map(|stored| (200, stored))
+        } else {
+            rest::create(txn, &call.kind, &key.namespace, object, &options).map(|stored| (201, stored))
+        }
     })?;
     Ok(call.show(code, &stored))
 }

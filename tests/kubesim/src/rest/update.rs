@@ -33,6 +33,10 @@ pub(crate) fn update(txn: &mut Txn<'_>, kind: &ResourceKind, mut object: Value, 
     same_object(kind, &old, &object, options)?;
     restrict(kind, &old, &mut object, part);
     keep_identity(&old, &mut object);
+    if !options.applied {
+        let metadata = obj::metadata(&mut object);
+        obj::carry(&old["metadata"], metadata, "managedFields");
+    }
     finalizers_only_shrink(kind, &old, &object)?;
     validate::object(kind, Some(&old), &mut object, options.strict)?;
     if object == old {

@@ -3,15 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{ObjKey, Store};
+use crate::managed::DIRECT as MANAGER;
 use crate::obj;
 use crate::patch;
 use crate::registry::ResourceKind;
 use crate::rest::{self, DeleteOptions, Part, WriteOptions};
 use crate::status::ApiError;
 use std::sync::Arc;
-
-/// `managedFields` manager of what is written through the direct helpers.
-const MANAGER: &str = "kubesim";
 
 impl Store {
     fn kind_of(&self, word: &str) -> Result<Arc<ResourceKind>, ApiError> {
@@ -93,7 +91,7 @@ impl Store {
     /// The machine is exchanged under the same name: same spec and labels of the kubelet, new UID.
     /// Marks, taints and annotations of the old one are gone, as after a fresh registration.
     pub fn replace_node(&self, name: &str) -> Result<Value, ApiError> {
-        let old = self.get("nodes", "", name).ok_or_else(|| ApiError::no_such_path())?;
+        let old = self.get("nodes", "", name).ok_or_else(ApiError::no_such_path)?;
         self.delete_now("nodes", "", name)?;
         let keep = |label: &&str| label.contains("kubernetes.io/") || label.starts_with("nvidia.com/");
         let labels: Value = obj::entries(&old, "/metadata/labels").filter(|(key, _)| keep(key)).map(|(k, v)| (k.to_owned(), json!(v))).collect::<serde_json::Map<_, _>>().into();
