@@ -134,9 +134,7 @@ impl TestCluster {
     pub async fn requests_since(&self, mark: Mark) -> Vec<AuditEntry> {
         match (self, mark) {
             (Self::Real(plane), Mark::Real(mark)) => plane.requests_since(mark).await,
-            (Self::Sim(sim), Mark::Sim(mark)) => {
-                sim.recorder().requests_since(mark).into_iter().map(AuditEntry::from).collect()
-            }
+            (Self::Sim(sim), Mark::Sim(mark)) => sim.recorder().requests_since(mark).into_iter().map(AuditEntry::from).collect(),
             (Self::Real(_) | Self::Sim(_), Mark::Real(_) | Mark::Sim(_)) => panic!("the mark is another cluster's"),
         }
     }
@@ -173,10 +171,8 @@ impl TestCluster {
         if let Self::Real(_) = self {
             // Kubernetes refuses a pod until its namespace has the service account.
             let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-            settled::is_true("the namespace has its service account", || async {
-                raw::get(client, &account).await.code == 200
-            })
-            .await;
+            settled::is_true("the namespace has its service account", || async { raw::get(client, &account).await.code == 200 })
+                .await;
         }
     }
 
@@ -191,10 +187,7 @@ impl TestCluster {
         let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let (group, plural) = (text("/spec/group"), text("/spec/names/plural"));
         let list = format!("/apis/{group}/{}/{plural}", text("/spec/versions/0/name"));
-        settled::is_true("the CRD's resources can be listed", || async {
-            raw::get(client, &list).await.code == 200
-        })
-        .await;
+        settled::is_true("the CRD's resources can be listed", || async { raw::get(client, &list).await.code == 200 }).await;
     }
 }
 

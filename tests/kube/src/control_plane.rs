@@ -3,21 +3,21 @@
 //! Has no kubelet (see `kubelet.rs`) and no node lifecycle controller: nobody renews the nodes.
 //! Works as root and as anybody else; needs no container and no network.
 
-use std::io::{Read, Seek, SeekFrom};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::audit::{self, AuditEntry};
 use crate::{assets, connect, raw};
-use files::{Files, Who};
 pub(crate) use files::write_private;
+use files::{Files, Who};
 use process::{Part, Reaper};
+pub use record::Mark;
 
 mod files;
 mod flags;
 mod process;
+mod record;
 mod run_dir;
 
 /// From the first process to a cluster that answers. 3 s is usual; a machine that compiles on every
@@ -57,10 +57,6 @@ pub enum Error {
         last: String,
     },
 }
-
-/// A place in the audit log: what follows it is what was asked since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark(u64);
 
 /// A running control plane.
 #[derive(Debug)]
@@ -114,11 +110,9 @@ impl ControlPlane {
 
         let mut etcd = Part::start(assets, dir, "etcd", &flags::etcd(&files, etcd_port, peer_port))?;
         wait_for_port(&mut etcd, etcd_port, began)?;
-        let mut api_server =
-            Part::start(assets, dir, "kube-apiserver", &flags::api_server(&files, etcd_port, api_port))?;
+        let mut api_server = Part::start(assets, dir, "kube-apiserver", &flags::api_server(&files, etcd_port, api_port))?;
         wait_for_port(&mut api_server, api_port, began)?;
-        let controllers =
-            Part::start(assets, dir, "kube-controller-manager", &flags::controllers(&files, controllers_port))?;
+        let controllers = Part::start(assets, dir, "kube-controller-manager", &flags::controllers(&files, controllers_port))?;
         let scheduler = Part::start(assets, dir, "kube-scheduler", &flags::scheduler(&files, scheduler_port))?;
         let reaper = Reaper::over(&[etcd.pid(), api_server.pid(), controllers.pid(), scheduler.pid()])?;
 
@@ -196,50 +190,6 @@ impl ControlPlane {
     pub async fn kubelet_client(&self) -> kube::Client {
         let kubeconfig = self.files.kubeconfig(Who::Kubelet);
         connect::connect(&kubeconfig, "stand-in-kubelet").await.expect("the kubeconfig is our own")
-    }
-
-    /// Every request that has been recorded so far.
-    #[must_use]
-    pub fn audit(&self) -> Vec<AuditEntry> {
-        audit::parse(&self.log_since(Mark(0)))
-    }
-
-    /// The place up to which the record reaches now.
-    pub async fn mark(&self) -> Mark {
-        self.settle().await;
-        Mark(std::fs::metadata(&self.audit_log).map_or(0, |found| found.len()))
-    }
-
-    /// The requests that were answered after `mark` and before now.
-    pub async fn requests_since(&self, mark: Mark) -> Vec<AuditEntry> {
-        let settled = self.settle().await;
-        let mut entries = audit::parse(&self.log_since(mark));
-        entries.retain(|entry| !entry.uri.contains(&settled));
-        entries
-    }
-
-    /// A request is recorded just after it is answered. Asks for something that leaves a trace of its
-    /// own, and waits for that trace: what was answered before has left its own by then.
-    async fn settle(&self) -> String {
-        let trace = format!("settled-{}", uuid::Uuid::new_v4().simple());
-        let from = Mark(std::fs::metadata(&self.audit_log).map_or(0, |found| found.len()));
-        raw::get(&self.client().await, &format!("/version?trace={trace}")).await;
-        crate::settled::is_true("the audit log holds what was just asked", || async {
-            self.log_since(from).contains(&trace)
-        })
-        .await;
-        trace
-    }
-
-    fn log_since(&self, mark: Mark) -> String {
-        let read = || {
-            let mut file = std::fs::File::open(&self.audit_log)?;
-            file.seek(SeekFrom::Start(mark.0))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            Ok::<_, std::io::Error>(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        read().unwrap_or_default()
     }
 }
 

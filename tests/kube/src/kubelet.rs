@@ -5,27 +5,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::watcher;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub use node::NodeSpec;
 use node::Identity;
+pub use node::NodeSpec;
 use pod::Duty;
 pub use pod::{EXIT_AFTER_MS, HANG};
 
 mod node;
 mod pod;
-
-/// Before a watch that broke is opened again: short, since a test waits for it.
-const REWATCH: Duration = Duration::from_millis(100);
+mod pods;
 
 /// The taint that admission puts on every new node, and that a kubelet's first report removes.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -63,7 +58,7 @@ impl Kubelet {
     /// Registers `nodes`, which must not exist, and runs and ends the pods that are bound to them.
     pub async fn start(client: Client, nodes: Vec<NodeSpec>) -> Result<Self, kube::Error> {
         let mut kubelet = Self::idle(client);
-        kubelet.watching = Some(tokio::spawn(watch(Arc::clone(&kubelet.shared))));
+        kubelet.watching = Some(tokio::spawn(pods::watch(Arc::clone(&kubelet.shared))));
         kubelet.add_nodes(nodes).await?;
         Ok(kubelet)
     }
@@ -200,75 +195,6 @@ impl Shared {
 
     fn is_alive(&self, node: &str) -> bool {
         lock(&self.machines).get(node).is_some_and(|machine| !machine.dead)
-    }
-
-    async fn see(self: &Arc<Self>, pod: Pod) {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-        if !self.is_alive(node) {
-            return;
-        }
-        match pod::duty(&pod) {
-            Duty::Start => self.set_status(&pod, pod::running(&pod, 0, &now())).await,
-            Duty::Stop(after) => self.stop(pod, after),
-            Duty::Keep | Duty::Hang => {}
-        }
-    }
-
-    /// Ends the pod after a while; a later deletion with a shorter grace brings that forward.
-    fn stop(self: &Arc<Self>, pod: Pod, after: Duration) {
-        let at = Instant::now() + after;
-        let uid = pod.uid().unwrap_or_default();
-        let mut stopping = lock(&self.stopping);
-        if let Some(earlier) = stopping.get(&uid) {
-            if earlier.at <= at || earlier.task.is_finished() {
-                return;
-            }
-            earlier.task.abort();
-        }
-        let shared = Arc::clone(self);
-        let task = tokio::spawn(async move {
-            tokio::time::sleep_until(at).await;
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            if shared.is_alive(&node) {
-                shared.set_status(&pod, pod::stopped(&pod, &now())).await;
-                shared.remove(&pod).await;
-            }
-        });
-        stopping.insert(uid, Stopping { at, task });
-    }
-
-    /// Deletes what has ended, by UID and without grace. Gone already, or a namesake: as good.
-    async fn remove(&self, pod: &Pod) {
-        let options = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
-            ..DeleteParams::default()
-        };
-        self.pods_beside(pod).delete(&pod.name_any(), &options).await.ok();
-    }
-
-    /// A pod that is gone by now, or a namesake, needs no status from us.
-    async fn set_status(&self, pod: &Pod, patch: serde_json::Value) {
-        let pods = self.pods_beside(pod);
-        pods.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await.ok();
-    }
-
-    fn pods_beside(&self, pod: &Pod) -> Api<Pod> {
-        Api::namespaced(self.client(), &pod.namespace().unwrap_or_default())
-    }
-}
-
-/// Sees every pod of the cluster, acts on those of our nodes; a broken watch is opened again.
-async fn watch(shared: Arc<Shared>) {
-    loop {
-        let pods: Api<Pod> = Api::all(shared.client());
-        let mut events = watcher(pods, watcher::Config::default()).boxed();
-        while let Ok(Some(event)) = events.try_next().await {
-            if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
-                shared.see(pod).await;
-            }
-        }
-        tokio::time::sleep(REWATCH).await;
     }
 }
 

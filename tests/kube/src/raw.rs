@@ -91,13 +91,7 @@ pub async fn try_send(
 ///
 /// # Panics
 /// Without one.
-pub async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    content_type: &str,
-    body: Option<&Value>,
-) -> Answer {
+pub async fn send(client: &Client, method: Method, path: &str, content_type: &str, body: Option<&Value>) -> Answer {
     let what = format!("{method} {path}");
     tokio::time::timeout(ANSWER, try_send(client, method, path, content_type, body))
         .await

@@ -2,7 +2,7 @@
 //! no process behind. What it answers is the contract suite's matter.
 
 use serde_json::json;
-use testkube::{ControlPlane, cluster, raw};
+use testkube::{ControlPlane, cluster, raw, settled};
 
 /// Says what is not proved when the run was asked to do without Kubernetes itself.
 fn left_out(claim: &str) -> bool {
@@ -50,4 +50,40 @@ async fn a_dropped_control_plane_leaves_no_process_behind() {
     assert!(std::net::TcpStream::connect(&server).is_ok());
     drop(plane);
     assert!(std::net::TcpStream::connect(&server).is_err());
+}
+
+/// Not a claim by itself: the process that the next claim kills. It holds a control plane until then.
+#[test]
+fn held_until_killed() {
+    let Some(dir) = std::env::var_os(HOLD) else { return };
+    let plane = ControlPlane::start(dir.as_ref()).expect("starts");
+    std::fs::write(std::path::Path::new(&dir).join("server"), plane.server()).expect("the folder is the test's own");
+    loop {
+        std::thread::park();
+    }
+}
+
+const HOLD: &str = "TESTKUBE_HOLD_CONTROL_PLANE_IN";
+
+#[tokio::test]
+async fn a_killed_test_process_leaves_no_control_plane_behind() {
+    if left_out("a killed test process leaves no control plane behind") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut holder = std::process::Command::new(std::env::current_exe().expect("it runs"))
+        .args(["held_until_killed", "--exact"])
+        .env(HOLD, dir.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it can run twice");
+    let server = settled::until("the other process has a control plane", || async {
+        std::fs::read_to_string(dir.path().join("server")).ok().filter(|server| !server.is_empty())
+    })
+    .await;
+    let address = server.trim_start_matches("https://").to_owned();
+    assert!(std::net::TcpStream::connect(&address).is_ok());
+    holder.kill().expect("it is ours");
+    holder.wait().expect("it is ours");
+    settled::is_true("nothing listens any more", || async { std::net::TcpStream::connect(&address).is_err() }).await;
 }

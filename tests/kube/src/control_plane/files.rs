@@ -144,8 +144,7 @@ pub(crate) fn kubeconfig(server: &str, ca_pem: &str, token: &str) -> String {
 /// Writes a file that only its owner can read: it may hold a token.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     let attempt = || {
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         file.write_all(text.as_bytes())
     };
     attempt().map_err(|source| Error::Write { path: path.to_owned(), source })

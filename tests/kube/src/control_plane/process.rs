@@ -47,13 +47,7 @@ impl Part {
         let spawn = || {
             let out = File::create(&log)?;
             let err = out.try_clone()?;
-            Command::new(assets.join(name))
-                .args(args)
-                .current_dir(dir)
-                .stdin(Stdio::null())
-                .stdout(out)
-                .stderr(err)
-                .spawn()
+            Command::new(assets.join(name)).args(args).current_dir(dir).stdin(Stdio::null()).stdout(out).stderr(err).spawn()
         };
         let child = spawn().map_err(|source| Error::Spawn { name, source })?;
         Ok(Self { name, child, log })

@@ -70,14 +70,17 @@ pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
             })
         })
         .collect();
-    status_patch(pod, json!({
-        "phase": "Running",
-        "startTime": now,
-        "hostIP": "127.0.0.1", "hostIPs": [{ "ip": "127.0.0.1" }],
-        "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }],
-        "conditions": conditions(true, now),
-        "containerStatuses": statuses,
-    }))
+    status_patch(
+        pod,
+        json!({
+            "phase": "Running",
+            "startTime": now,
+            "hostIP": "127.0.0.1", "hostIPs": [{ "ip": "127.0.0.1" }],
+            "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }],
+            "conditions": conditions(true, now),
+            "containerStatuses": statuses,
+        }),
+    )
 }
 
 /// Merge patch of the status of a pod whose containers have exited after their SIGTERM.
@@ -91,11 +94,14 @@ pub(crate) fn stopped(pod: &Pod, now: &str) -> Value {
             })
         })
         .collect();
-    status_patch(pod, json!({
-        "phase": "Succeeded",
-        "conditions": conditions(false, now),
-        "containerStatuses": statuses,
-    }))
+    status_patch(
+        pod,
+        json!({
+            "phase": "Succeeded",
+            "conditions": conditions(false, now),
+            "containerStatuses": statuses,
+        }),
+    )
 }
 
 /// Bound to the pod's UID: a namesake that has come since must not get this status.
@@ -104,9 +110,7 @@ fn status_patch(pod: &Pod, status: Value) -> Value {
 }
 
 fn conditions(ready: bool, now: &str) -> Value {
-    let condition = |kind: &str, holds: bool| {
-        json!({ "type": kind, "status": if holds { "True" } else { "False" }, "lastTransitionTime": now })
-    };
+    let condition = |kind: &str, holds: bool| json!({ "type": kind, "status": if holds { "True" } else { "False" }, "lastTransitionTime": now });
     json!([
         condition("PodScheduled", true),
         condition("Initialized", true),

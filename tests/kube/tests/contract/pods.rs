@@ -135,10 +135,7 @@ async fn a_daemon_pod_runs_on_every_node_of_its_selector(w: World) {
     assert_ne!(pods[0]["spec"]["nodeName"], pods[1]["spec"]["nodeName"]);
     drop(machines);
     let path = w.apis("apps/v1", "daemonsets/agent");
-    settled::is_true("the DaemonSet counts them", || async {
-        w.get(&path).await["status"]["numberReady"] == 2
-    })
-    .await;
+    settled::is_true("the DaemonSet counts them", || async { w.get(&path).await["status"]["numberReady"] == 2 }).await;
 }
 
 fn owner(pod: &Value) -> Option<&str> {
