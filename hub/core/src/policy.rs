@@ -12,8 +12,16 @@ use serde::{Deserialize, Serialize};
 use crate::budget::{Budget, Rate};
 
 pub mod defaults;
+pub mod detection;
 pub mod narrow;
+pub mod parse;
+mod read;
+mod schema;
 pub mod scope;
+mod short_form;
+mod tree;
+
+pub use parse::Problem;
 
 /// A policy under its revision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
