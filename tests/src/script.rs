@@ -229,3 +229,15 @@ pub(crate) async fn uids_of(cluster: &Cluster, node: &str, apps: &[&str]) -> Res
     let of_apps = pods.iter().filter(|pod| pod.metadata.labels.iter().flatten().any(|(key, app)| key == "app" && apps.contains(&app.as_str())));
     Ok(of_apps.filter_map(|pod| pod.metadata.uid.clone()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_hub_core::policy::Policy;
+
+    #[test]
+    fn the_policies_of_script_and_measurement_are_valid() {
+        for text in [super::POLICY, include_str!("measure/policy.yaml")] {
+            assert_eq!(Policy::parse(text).err(), None);
+        }
+    }
+}
