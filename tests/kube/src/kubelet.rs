@@ -1,7 +1,7 @@
 //! The stand-in for the kubelets of a test's nodes: registers them, runs bound pods, ends deleted ones.
 //! A task on the caller's runtime that uses a plain kube client, so it works on any cluster.
 //! Runs no containers and renews no heartbeats; touches no pod or node that is not its own.
-//! A pod says by annotation how its containers end: see `pod::EXIT_AFTER_MS` and `pod::HANG`.
+//! A pod says by annotation how its containers start and end, as it does to kubesim's own kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,11 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+/// By these annotations a pod says how its containers behave, to kubesim's own kubelet and to this one.
+pub use kubesim::build::{EXIT_AFTER_MS, HANG, POD_IP, READY, START_AFTER_MS};
 use node::Identity;
 pub use node::NodeSpec;
 use pod::Duty;
-pub use pod::{EXIT_AFTER_MS, HANG};
 
 mod node;
 mod pod;
@@ -36,7 +37,7 @@ pub struct Kubelet {
 struct Shared {
     client: ClientOf,
     machines: Mutex<BTreeMap<String, Machine>>,
-    stopping: Mutex<BTreeMap<String, Stopping>>,
+    pending: Mutex<BTreeMap<(String, Step), Pending>>,
 }
 
 /// One machine and whether its kubelet answers.
@@ -47,9 +48,16 @@ struct Machine {
     dead: bool,
 }
 
-/// A deleted pod's last moments.
+/// What a pod waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Start,
+    Stop,
+}
+
+/// A step that a pod is about to take.
 #[derive(Debug)]
-struct Stopping {
+struct Pending {
     at: Instant,
     task: JoinHandle<()>,
 }
@@ -71,7 +79,7 @@ impl Kubelet {
     }
 
     fn idle(client: Client) -> Self {
-        let shared = Shared { client: ClientOf(client), machines: Mutex::default(), stopping: Mutex::default() };
+        let shared = Shared { client: ClientOf(client), machines: Mutex::default(), pending: Mutex::default() };
         Self { shared: Arc::new(shared), watching: None }
     }
 
@@ -100,6 +108,7 @@ impl Kubelet {
         });
         let status = node::status(&machine.spec, &machine.identity, &now());
         self.patch_node_status(name, json!({ "status": status })).await?;
+        self.say_to_kubesim(name, None).await?;
         self.restart_pods(name).await
     }
 
@@ -125,6 +134,7 @@ impl Kubelet {
     /// When the node is not one of ours.
     pub async fn die(&self, name: &str) -> Result<(), kube::Error> {
         self.shared.change(name, |machine| machine.dead = true);
+        self.say_to_kubesim(name, Some("dead")).await?;
         self.set_ready(name, false).await
     }
 
@@ -149,6 +159,14 @@ impl Kubelet {
         remove_not_ready(&nodes, created).await
     }
 
+    /// Kubesim's own kubelets hear of their death by an annotation; to anybody else it means nothing.
+    async fn say_to_kubesim(&self, name: &str, word: Option<&str>) -> Result<(), kube::Error> {
+        let patch = json!({ "metadata": { "annotations": { kubesim::build::KUBELET: word } } });
+        let nodes: Api<Node> = Api::all(self.shared.client());
+        nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
     async fn patch_node_status(&self, name: &str, patch: serde_json::Value) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.shared.client());
         // Strategic: conditions that others own (merged by type) stay.
@@ -162,7 +180,7 @@ impl Kubelet {
         for pod in pods.list(&bound).await? {
             match pod::duty(&pod) {
                 Duty::Stop(_) | Duty::Hang => self.shared.remove(&pod).await,
-                Duty::Start => self.shared.set_status(&pod, pod::running(&pod, 0, &now())).await,
+                Duty::Start(_) => self.shared.set_status(&pod, pod::running(&pod, 0, &now())).await,
                 Duty::Keep => self.shared.set_status(&pod, pod::running(&pod, 1, &now())).await,
             }
         }
@@ -175,8 +193,8 @@ impl Drop for Kubelet {
         if let Some(watching) = &self.watching {
             watching.abort();
         }
-        for stopping in lock(&self.shared.stopping).values() {
-            stopping.task.abort();
+        for pending in lock(&self.shared.pending).values() {
+            pending.task.abort();
         }
     }
 }

@@ -4,19 +4,17 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use kubesim::build::{EXIT_AFTER_MS, HANG, POD_IP, READY, START_AFTER_MS};
 use serde_json::{Value, json};
 
-/// Milliseconds that the containers need to exit once told to; without it they use up the whole grace.
-pub const EXIT_AFTER_MS: &str = "kubesim.gpu-selfhealing.io/exit-after-ms";
-
-/// `true`: the containers never exit, not even when the grace is over.
-pub const HANG: &str = "kubesim.gpu-selfhealing.io/hang";
+/// What containers need that obey at once.
+const OBEY: Duration = Duration::from_millis(10);
 
 /// What is to be done about a pod that is bound to one of our nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Its containers are to be started.
-    Start,
+    /// Its containers are to be started and will run after this long.
+    Start(Duration),
     /// Nothing changes.
     Keep,
     /// Its containers are stopping and will be gone after this long.
@@ -30,7 +28,7 @@ pub(crate) fn duty(pod: &Pod) -> Duty {
         return stopping(pod);
     }
     match phase(pod) {
-        "Pending" | "" => Duty::Start,
+        "Pending" | "" => Duty::Start(millis(pod, START_AFTER_MS).unwrap_or_default()),
         _ => Duty::Keep,
     }
 }
@@ -41,8 +39,11 @@ fn stopping(pod: &Pod) -> Duty {
     }
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(0).max(0).unsigned_abs();
     let grace = Duration::from_secs(grace);
-    let exit = annotation(pod, EXIT_AFTER_MS).and_then(|text| text.parse().ok()).map(Duration::from_millis);
-    Duty::Stop(exit.map_or(grace, |exit| exit.min(grace)))
+    Duty::Stop(millis(pod, EXIT_AFTER_MS).unwrap_or(OBEY).min(grace))
+}
+
+fn millis(pod: &Pod, key: &str) -> Option<Duration> {
+    annotation(pod, key)?.parse().ok().map(Duration::from_millis)
 }
 
 fn phase(pod: &Pod) -> &str {
@@ -60,10 +61,12 @@ fn container_names(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 
 /// Merge patch of the status of a pod whose containers run; `restarts` counts earlier starts.
 pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
+    let ready = annotation(pod, READY) != Some("false");
+    let ip = annotation(pod, POD_IP).unwrap_or("127.0.0.1");
     let statuses: Vec<Value> = container_names(pod)
         .map(|(name, image)| {
             json!({
-                "name": name, "image": image, "imageID": image, "ready": true, "started": true,
+                "name": name, "image": image, "imageID": image, "ready": ready, "started": true,
                 "restartCount": restarts,
                 "containerID": format!("stand-in://{}", uuid::Uuid::new_v4().simple()),
                 "state": { "running": { "startedAt": now } },
@@ -76,8 +79,8 @@ pub(crate) fn running(pod: &Pod, restarts: u32, now: &str) -> Value {
             "phase": "Running",
             "startTime": now,
             "hostIP": "127.0.0.1", "hostIPs": [{ "ip": "127.0.0.1" }],
-            "podIP": "127.0.0.1", "podIPs": [{ "ip": "127.0.0.1" }],
-            "conditions": conditions(true, now),
+            "podIP": ip, "podIPs": [{ "ip": ip }],
+            "conditions": conditions(ready, now),
             "containerStatuses": statuses,
         }),
     )
@@ -139,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_pod_uses_up_its_grace_unless_it_says_otherwise() {
-        assert_eq!(duty(&pod(Some(30), &[], "Running")), Duty::Stop(Duration::from_secs(30)));
+    fn a_deleted_pod_obeys_at_once_unless_it_says_otherwise() {
+        assert_eq!(duty(&pod(Some(30), &[], "Running")), Duty::Stop(OBEY));
         assert_eq!(duty(&pod(Some(30), &[(EXIT_AFTER_MS, "250")], "Running")), Duty::Stop(Duration::from_millis(250)));
     }
 
@@ -156,7 +159,8 @@ mod tests {
 
     #[test]
     fn only_a_pending_pod_is_started() {
-        assert_eq!(duty(&pod(None, &[], "Pending")), Duty::Start);
+        assert_eq!(duty(&pod(None, &[], "Pending")), Duty::Start(Duration::ZERO));
+        assert_eq!(duty(&pod(None, &[(START_AFTER_MS, "70")], "Pending")), Duty::Start(Duration::from_millis(70)));
         assert_eq!(duty(&pod(None, &[], "Running")), Duty::Keep);
         assert_eq!(duty(&pod(None, &[], "Succeeded")), Duty::Keep);
     }

@@ -12,7 +12,7 @@ use kube::runtime::watcher;
 use tokio::time::Instant;
 
 use super::pod::{self, Duty};
-use super::{Shared, Stopping, lock, now};
+use super::{Pending, Shared, Step, lock, now};
 
 /// Before a watch that broke is opened again: short, since a test waits for it.
 const REWATCH: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         let mut events = watcher(pods, watcher::Config::default()).boxed();
         while let Ok(Some(event)) = events.try_next().await {
             if let watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) = event {
-                shared.see(pod).await;
+                shared.see(pod);
             }
         }
         tokio::time::sleep(REWATCH).await;
@@ -32,24 +32,23 @@ pub(super) async fn watch(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    async fn see(self: &Arc<Self>, pod: Pod) {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-        if !self.is_alive(node) {
+    fn see(self: &Arc<Self>, pod: Pod) {
+        if !self.is_alive(node_of(&pod)) {
             return;
         }
         match pod::duty(&pod) {
-            Duty::Start => self.set_status(&pod, pod::running(&pod, 0, &now())).await,
-            Duty::Stop(after) => self.stop(pod, after),
+            Duty::Start(after) => self.later(Step::Start, pod, after),
+            Duty::Stop(after) => self.later(Step::Stop, pod, after),
             Duty::Keep | Duty::Hang => {}
         }
     }
 
-    /// Ends the pod after a while; a later deletion with a shorter grace brings that forward.
-    fn stop(self: &Arc<Self>, pod: Pod, after: Duration) {
+    /// Takes the step after a while, once per pod; a later deletion with a shorter grace brings it forward.
+    fn later(self: &Arc<Self>, step: Step, pod: Pod, after: Duration) {
         let at = Instant::now() + after;
-        let uid = pod.uid().unwrap_or_default();
-        let mut stopping = lock(&self.stopping);
-        if let Some(earlier) = stopping.get(&uid) {
+        let key = (pod.uid().unwrap_or_default(), step);
+        let mut pending = lock(&self.pending);
+        if let Some(earlier) = pending.get(&key) {
             if earlier.at <= at || earlier.task.is_finished() {
                 return;
             }
@@ -58,13 +57,21 @@ impl Shared {
         let shared = Arc::clone(self);
         let task = tokio::spawn(async move {
             tokio::time::sleep_until(at).await;
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
-            if shared.is_alive(&node) {
-                shared.set_status(&pod, pod::stopped(&pod, &now())).await;
-                shared.remove(&pod).await;
+            if shared.is_alive(node_of(&pod)) {
+                shared.take(step, &pod).await;
             }
         });
-        stopping.insert(uid, Stopping { at, task });
+        pending.insert(key, Pending { at, task });
+    }
+
+    async fn take(&self, step: Step, pod: &Pod) {
+        match step {
+            Step::Start => self.set_status(pod, pod::running(pod, 0, &now())).await,
+            Step::Stop => {
+                self.set_status(pod, pod::stopped(pod, &now())).await;
+                self.remove(pod).await;
+            }
+        }
     }
 
     /// Deletes what has ended, by UID and without grace. Gone already, or a namesake: as good.
@@ -86,4 +93,8 @@ impl Shared {
     fn pods_beside(&self, pod: &Pod) -> Api<Pod> {
         Api::namespaced(self.client(), &pod.namespace().unwrap_or_default())
     }
+}
+
+fn node_of(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }

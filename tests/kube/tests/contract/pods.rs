@@ -18,6 +18,8 @@ claims![
     a_deployment_brings_another_pod_under_another_name,
     a_stateful_pod_has_a_bound_claim,
     a_daemon_pod_runs_on_every_node_of_its_selector,
+    a_pod_that_never_gets_ready_runs_all_the_same,
+    a_dead_kubelet_ends_no_pod_until_its_machine_is_rebooted,
 ];
 
 async fn deletion_sets_a_timestamp_and_grace_and_keeps_the_pod_until_its_end(w: World) {
@@ -136,6 +138,30 @@ async fn a_daemon_pod_runs_on_every_node_of_its_selector(w: World) {
     drop(machines);
     let path = w.apis("apps/v1", "daemonsets/agent");
     settled::is_true("the DaemonSet counts them", || async { w.get(&path).await["status"]["numberReady"] == 2 }).await;
+}
+
+async fn a_pod_that_never_gets_ready_runs_all_the_same(w: World) {
+    let _machines = w.nodes(1, 8).await;
+    let mut manifest = w.pool.pod("a", 1);
+    manifest["metadata"]["annotations"][kubelet::READY] = json!("false");
+    manifest["metadata"]["annotations"][kubelet::POD_IP] = json!("127.0.0.9");
+    w.create(std::slice::from_ref(&manifest)).await;
+    let path = w.pod_path(&manifest);
+    settled::is_true("the pod runs", || async { w.get(&path).await["status"]["phase"] == "Running" }).await;
+    let pod = w.get(&path).await;
+    assert!(!crate::world::is_ready(&pod));
+    assert_eq!(pod["status"]["podIP"], "127.0.0.9");
+}
+
+async fn a_dead_kubelet_ends_no_pod_until_its_machine_is_rebooted(w: World) {
+    let machines = w.nodes(1, 8).await;
+    let pod = w.running_pod(w.pool.pod("a", 1)).await;
+    let node = text(&pod, "/spec/nodeName");
+    machines.die(node).await.expect("the cluster takes it");
+    raw::delete(&w.client, &w.pod_path(&pod), None).await.expect(200);
+    assert!(!text(&w.get(&w.pod_path(&pod)).await, "/metadata/deletionTimestamp").is_empty());
+    machines.reboot(node).await.expect("the cluster takes it");
+    w.is_gone(&pod).await;
 }
 
 fn owner(pod: &Value) -> Option<&str> {
