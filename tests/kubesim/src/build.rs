@@ -20,10 +20,12 @@ pub fn gpu_node(name: &str, gpus: u32, model: &str) -> Value {
 /// A Ready node without GPUs.
 pub fn cpu_node(name: &str) -> Value {
     let resources = json!({ "cpu": "64", "memory": "512Gi", "pods": "110" });
-    let condition = |kind: &str, status: &str, reason: &str| json!({
-        "type": kind, "status": status, "reason": reason, "message": "",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    });
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": "",
+            "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64" } },
@@ -121,7 +123,12 @@ pub fn cpu_pod(namespace: &str, name: &str, node: &str, labels: &[(&str, &str)])
 
 /// A DCGM exporter's pod on a node, whose metrics are really served at 127.0.0.1 on the given port.
 pub fn exporter_pod(namespace: &str, node: &str, port: u16) -> Value {
-    let mut pod = cpu_pod(namespace, &format!("dcgm-exporter-{node}"), node, &[("app", "nvidia-dcgm-exporter"), ("app.kubernetes.io/name", "dcgm-exporter")]);
+    let mut pod = cpu_pod(
+        namespace,
+        &format!("dcgm-exporter-{node}"),
+        node,
+        &[("app", "nvidia-dcgm-exporter"), ("app.kubernetes.io/name", "dcgm-exporter")],
+    );
     pod["metadata"]["annotations"] = json!({
         "prometheus.io/scrape": "true", "prometheus.io/port": port.to_string(), "prometheus.io/path": "/metrics", POD_IP: "127.0.0.1",
     });

@@ -117,7 +117,8 @@ impl Engine {
         self.scheduler = scheduler::Scheduler::default();
         for storage in [NODES, PODS, CLAIMS, DEPLOYMENTS, REPLICASETS, STATEFULSETS, DAEMONSETS, BUDGETS] {
             for (key, stored) in self.store.snapshot(storage).0 {
-                let change = Change { rv: stored.rv, kind: ChangeKind::Added, storage: Arc::from(storage), key, now: stored, before: None };
+                let change =
+                    Change { rv: stored.rv, kind: ChangeKind::Added, storage: Arc::from(storage), key, now: stored, before: None };
                 self.notice(&change);
             }
         }
@@ -256,8 +257,16 @@ impl Engine {
                 }
                 namespace::finish(&store, name);
             }
-            Work::Kubelet(_) | Work::Claim(_) | Work::Deployment(_) | Work::ReplicaSet(_) | Work::StatefulSet(_) | Work::DaemonSet(_)
-            | Work::Orphans(_) | Work::Owner(..) | Work::Scheduler | Work::Budget(_) => {}
+            Work::Kubelet(_)
+            | Work::Claim(_)
+            | Work::Deployment(_)
+            | Work::ReplicaSet(_)
+            | Work::StatefulSet(_)
+            | Work::DaemonSet(_)
+            | Work::Orphans(_)
+            | Work::Owner(..)
+            | Work::Scheduler
+            | Work::Budget(_) => {}
         }
     }
 }

@@ -291,7 +291,15 @@ mod tests {
     use super::*;
 
     fn eviction(name: &str) -> Subject<'_> {
-        Subject { verb: "create", resource: "pods", subresource: "eviction", namespace: "ml", name, user: "u", user_agent: "spoke/1" }
+        Subject {
+            verb: "create",
+            resource: "pods",
+            subresource: "eviction",
+            namespace: "ml",
+            name,
+            user: "u",
+            user_agent: "spoke/1",
+        }
     }
 
     #[test]

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use ::http::request::Parts;
 use ::http::{Response, header};
+use axum::body::{Body, Bytes};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -158,15 +158,30 @@ fn authenticate(app: &App, parts: &Parts, info: &Info) -> Option<User> {
 fn refusal(asked: &Asked, then: Then) -> Option<ApiError> {
     match then {
         Then::Deny => Some(asked.denied()),
-        Then::Throttle { retry_after } => Some(ApiError::too_many_requests("too many requests, please try again later", retry_after)),
-        Then::BudgetRefusal { retry_after } => Some(refused_by_budget("The disruption budget kubesim needs 1 healthy pods and has 1 currently", retry_after)),
+        Then::Throttle { retry_after } => {
+            Some(ApiError::too_many_requests("too many requests, please try again later", retry_after))
+        }
+        Then::BudgetRefusal { retry_after } => {
+            Some(refused_by_budget("The disruption budget kubesim needs 1 healthy pods and has 1 currently", retry_after))
+        }
         Then::BudgetConflict => Some(
-            ApiError::new(504, "Timeout", "Timeout: couldn't update PodDisruptionBudget \"kubesim\" due to conflicts").with_retry_after(Some(10)),
+            ApiError::new(504, "Timeout", "Timeout: couldn't update PodDisruptionBudget \"kubesim\" due to conflicts")
+                .with_retry_after(Some(10)),
         ),
-        Then::Status { code, reason, message, retry_after } => Some(ApiError::new(code, &reason, message).with_retry_after(retry_after)),
-        Then::AdmissionDenial { code, message } => Some(ApiError::new(code, "", format!("admission webhook \"deny.kubesim\" denied the request: {message}"))),
+        Then::Status { code, reason, message, retry_after } => {
+            Some(ApiError::new(code, &reason, message).with_retry_after(retry_after))
+        }
+        Then::AdmissionDenial { code, message } => {
+            Some(ApiError::new(code, "", format!("admission webhook \"deny.kubesim\" denied the request: {message}")))
+        }
         Then::WatchGone if asked.info.verb == "watch" => Some(ApiError::expired("too old resource version")),
-        Then::WatchGone | Then::Delay { .. } | Then::SlowBody { .. } | Then::CutBefore | Then::CutAfter | Then::Hang | Then::StallWatch => None,
+        Then::WatchGone
+        | Then::Delay { .. }
+        | Then::SlowBody { .. }
+        | Then::CutBefore
+        | Then::CutAfter
+        | Then::Hang
+        | Then::StallWatch => None,
     }
 }
 
@@ -198,15 +213,21 @@ impl Asked {
 
     fn denied(&self) -> ApiError {
         let info = &self.info;
-        let scope = if info.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace \"{}\"", info.namespace) };
-        let target = if info.subresource.is_empty() { info.resource.clone() } else { format!("{}/{}", info.resource, info.subresource) };
+        let scope = if info.namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace \"{}\"", info.namespace)
+        };
+        let target =
+            if info.subresource.is_empty() { info.resource.clone() } else { format!("{}/{}", info.resource, info.subresource) };
         let qualified = if info.group.is_empty() { info.resource.clone() } else { format!("{}.{}", info.resource, info.group) };
         let named = if info.name.is_empty() { qualified } else { format!("{qualified} \"{}\"", info.name) };
         let message = format!(
             "{named} is forbidden: User \"{}\" cannot {} resource \"{target}\" in API group \"{}\" {scope}",
             self.user.name, info.verb, info.group
         );
-        ApiError::new(403, "Forbidden", message).with_details(serde_json::json!({ "name": info.name, "group": info.group, "kind": info.resource }))
+        ApiError::new(403, "Forbidden", message)
+            .with_details(serde_json::json!({ "name": info.name, "group": info.group, "kind": info.resource }))
     }
 
     fn cut(&self) -> Result<Answer, Cut> {

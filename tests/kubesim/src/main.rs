@@ -33,7 +33,10 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     let args = Args::parse();
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args))
 }
@@ -57,7 +60,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
 fn load(sim: &KubeSim, path: &std::path::Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     for document in text.split("\n---") {
-        let object: Value = serde_saphyr::from_str(document.trim_start_matches("---")).with_context(|| format!("parse {}", path.display()))?;
+        let object: Value =
+            serde_saphyr::from_str(document.trim_start_matches("---")).with_context(|| format!("parse {}", path.display()))?;
         let items = match object.get("items") {
             Some(items) => Vec::<Value>::deserialize(items)?,
             None => vec![object],

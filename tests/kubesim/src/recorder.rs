@@ -54,7 +54,8 @@ pub struct Record {
 impl Record {
     /// Whether the request asked for a change, refused or not. Reviews of access count as reads.
     pub fn is_write(&self) -> bool {
-        let review = self.group.ends_with("authorization.k8s.io") && self.group != "rbac.authorization.k8s.io" || self.group == "authentication.k8s.io";
+        let review = self.group.ends_with("authorization.k8s.io") && self.group != "rbac.authorization.k8s.io"
+            || self.group == "authentication.k8s.io";
         matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection") && !review && !self.dry_run
     }
 

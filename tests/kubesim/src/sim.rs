@@ -66,7 +66,10 @@ impl KubeSim {
         let address = listener.local_addr().map_err(listening)?;
         let admin_token = config.admin_token.unwrap_or_else(|| Uuid::new_v4().to_string());
         let mut tokens = config.tokens;
-        tokens.insert(admin_token.clone(), User { name: ADMIN.into(), groups: vec!["system:masters".into(), "system:authenticated".into()] });
+        tokens.insert(
+            admin_token.clone(),
+            User { name: ADMIN.into(), groups: vec!["system:masters".into(), "system:authenticated".into()] },
+        );
         let store = Arc::new(Store::new(config.clock.clone(), config.watch_window));
         for namespace in NAMESPACES {
             let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });

@@ -78,8 +78,7 @@ impl ApiError {
     }
 
     pub(crate) fn already_exists(kind: &ResourceKind, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", kind.qualified()))
-            .with_details(object(kind, name))
+        Self::new(409, "AlreadyExists", format!("{} \"{name}\" already exists", kind.qualified())).with_details(object(kind, name))
     }
 
     pub(crate) fn conflict(kind: &ResourceKind, name: &str, why: &str) -> Self {
@@ -126,7 +125,9 @@ impl ApiError {
     }
 
     pub(crate) fn unsupported_media(content_type: &str) -> Self {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: application/json, application/yaml (got {content_type:?})");
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml (got {content_type:?})"
+        );
         Self::new(415, "UnsupportedMediaType", message)
     }
 }

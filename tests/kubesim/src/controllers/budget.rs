@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: counts the healthy, and says how many may go. Here an empty selector matches every pod.
+//! PodDisruptionBudgets: counts the healthy, and says how many may go.
 
 use chrono::{DateTime, Duration, Utc};
 use serde_json::{Map, Value, json};
@@ -50,7 +50,8 @@ fn still_disrupted(budget: &Value, matching: &[Value], now: DateTime<Utc>) -> (M
     let mut again: Option<DateTime<Utc>> = None;
     for (pod, since) in budget.pointer("/status/disruptedPods").and_then(Value::as_object).into_iter().flatten() {
         let Some(found) = matching.iter().find(|found| obj::name(found) == pod) else { continue };
-        let until = DateTime::parse_from_rfc3339(since.as_str().unwrap_or_default()).map_or(now, |since| since.to_utc() + CONFIRM_WITHIN);
+        let until =
+            DateTime::parse_from_rfc3339(since.as_str().unwrap_or_default()).map_or(now, |since| since.to_utc() + CONFIRM_WITHIN);
         if obj::terminating(found) || until <= now {
             continue;
         }

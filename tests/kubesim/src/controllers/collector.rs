@@ -13,7 +13,9 @@ const ORPHAN: &str = "orphan";
 pub(super) fn collect(store: &Store, uid: &str) {
     for (storage, key) in store.everywhere(|_, stored| stored.owned_by(uid)) {
         let Some(object) = store.load(&storage, &key).map(|stored| stored.bare()) else { continue };
-        let held = obj::list(&object, "/metadata/ownerReferences").iter().any(|owner| obj::text(owner, "/uid") != uid && alive(store, obj::text(owner, "/uid")));
+        let held = obj::list(&object, "/metadata/ownerReferences")
+            .iter()
+            .any(|owner| obj::text(owner, "/uid") != uid && alive(store, obj::text(owner, "/uid")));
         if !held && !obj::terminating(&object) {
             let options = DeleteOptions { uid: Some(obj::uid(&object).to_owned()), ..DeleteOptions::default() };
             super::settle(store.delete_with(&storage, &key.namespace, &key.name, &options), "collect a dependent");
@@ -34,7 +36,10 @@ pub(super) fn finish_owner(store: &Store, storage: &str, key: &ObjKey) {
     let dependents = store.everywhere(|_, stored| stored.owned_by(&uid));
     if has(ORPHAN) {
         for (storage, key) in &dependents {
-            super::settle(store.edit(storage, &key.namespace, &key.name, |dependent| disown(dependent, &uid)), "release a dependent");
+            super::settle(
+                store.edit(storage, &key.namespace, &key.name, |dependent| disown(dependent, &uid)),
+                "release a dependent",
+            );
         }
         drop_finalizer(store, storage, key, ORPHAN);
     } else if has(FOREGROUND) {

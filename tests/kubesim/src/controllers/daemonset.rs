@@ -13,8 +13,12 @@ const HASH_LABEL: &str = "controller-revision-hash";
 
 pub(super) fn reconcile(store: &Store, key: &ObjKey) {
     let Some(set) = store.load(super::DAEMONSETS, key).map(|stored| stored.bare()) else { return };
-    let wanted = |node: &Value| obj::entries(&set, "/spec/template/spec/nodeSelector").all(|(label, value)| node["metadata"]["labels"][label] == json!(value));
-    let nodes: BTreeSet<String> = store.values(super::NODES, |_, _| true).iter().filter(|node| wanted(node)).map(|node| obj::name(node).to_owned()).collect();
+    let wanted = |node: &Value| {
+        obj::entries(&set, "/spec/template/spec/nodeSelector")
+            .all(|(label, value)| node["metadata"]["labels"][label] == json!(value))
+    };
+    let nodes: BTreeSet<String> =
+        store.values(super::NODES, |_, _| true).iter().filter(|node| wanted(node)).map(|node| obj::name(node).to_owned()).collect();
     let all = pods::of_owner(store, &key.namespace, obj::uid(&set));
     let hash = pods::template_hash(&set);
     if !obj::terminating(&set) {

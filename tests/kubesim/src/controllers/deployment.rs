@@ -11,7 +11,8 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 
 pub(super) fn reconcile(store: &Store, key: &ObjKey) {
     let Some(deployment) = store.load(super::DEPLOYMENTS, key).map(|stored| stored.bare()) else { return };
-    let sets = store.values(super::REPLICASETS, |set, stored| set.namespace == key.namespace && stored.owned_by(obj::uid(&deployment)));
+    let sets =
+        store.values(super::REPLICASETS, |set, stored| set.namespace == key.namespace && stored.owned_by(obj::uid(&deployment)));
     let hash = pods::template_hash(&deployment);
     let (new, old): (Vec<&Value>, Vec<&Value>) = sets.iter().partition(|set| set["metadata"]["labels"][HASH_LABEL] == json!(hash));
     if !obj::terminating(&deployment) && !obj::flag(&deployment, "/spec/paused") {
@@ -62,7 +63,12 @@ fn create_set(store: &Store, deployment: &Value, hash: &str, old: &[&Value]) {
     obj::child(&mut set["spec"]["selector"], "matchLabels").insert(HASH_LABEL.into(), json!(hash));
     super::settle(store.create(set), "create a replica set");
     let (namespace, name) = (obj::namespace(deployment), obj::name(deployment));
-    let noted = store.patch_merge(super::DEPLOYMENTS, namespace, name, &json!({ "metadata": { "annotations": { REVISION: revision.to_string() } } }));
+    let noted = store.patch_merge(
+        super::DEPLOYMENTS,
+        namespace,
+        name,
+        &json!({ "metadata": { "annotations": { REVISION: revision.to_string() } } }),
+    );
     super::settle(noted, "note the revision");
 }
 
@@ -98,8 +104,11 @@ fn write_status(store: &Store, key: &ObjKey, deployment: &Value, new: Option<&Va
     let (ready, wanted) = (sum("readyReplicas"), replicas(deployment));
     let available = if ready >= wanted - limits(deployment, wanted).1 { "True" } else { "False" };
     let fields = [
-        ("replicas", json!(sum("replicas"))), ("readyReplicas", json!(ready)), ("availableReplicas", json!(ready)),
-        ("unavailableReplicas", json!((wanted - ready).max(0))), ("updatedReplicas", json!(new.map_or(0, |set| of(set, "replicas")))),
+        ("replicas", json!(sum("replicas"))),
+        ("readyReplicas", json!(ready)),
+        ("availableReplicas", json!(ready)),
+        ("unavailableReplicas", json!((wanted - ready).max(0))),
+        ("updatedReplicas", json!(new.map_or(0, |set| of(set, "replicas")))),
         ("observedGeneration", deployment["metadata"]["generation"].clone()),
     ];
     let stamp = store.clock.stamp();
@@ -110,7 +119,11 @@ fn write_status(store: &Store, key: &ObjKey, deployment: &Value, new: Option<&Va
         }
         let reason = if available == "True" { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
         obj::set_condition(deployment, json!({ "type": "Available", "status": available, "reason": reason }), &stamp);
-        obj::set_condition(deployment, json!({ "type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable" }), &stamp);
+        obj::set_condition(
+            deployment,
+            json!({ "type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable" }),
+            &stamp,
+        );
     });
     super::settle(written, "write a status");
 }

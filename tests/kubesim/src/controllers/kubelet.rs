@@ -63,7 +63,8 @@ impl Kubelet {
         let now = store.clock.now();
         let since = *self.ending.entry(uid.to_owned()).or_insert(now);
         let obeyed = since + millis(pod, build::EXIT_AFTER_MS).unwrap_or(Duration::milliseconds(EXIT_AFTER_MS));
-        let killed = DateTime::parse_from_rfc3339(obj::text(pod, "/metadata/deletionTimestamp")).map_or(now, |moment| moment.to_utc());
+        let killed =
+            DateTime::parse_from_rfc3339(obj::text(pod, "/metadata/deletionTimestamp")).map_or(now, |moment| moment.to_utc());
         // deletionTimestamp counts whole seconds: a pod that obeys is not held back by its rounding.
         let due = obeyed.min(killed.max(since));
         if due > now {
@@ -94,8 +95,12 @@ fn run(pod: &mut Value, now: &str) {
     })).collect();
     let status = obj::child(pod, "status");
     for (field, value) in [
-        ("phase", json!("Running")), ("podIP", json!(ip)), ("podIPs", json!([{ "ip": ip }])), ("hostIP", json!("127.0.0.1")),
-        ("startTime", json!(now)), ("containerStatuses", json!(containers)),
+        ("phase", json!("Running")),
+        ("podIP", json!(ip)),
+        ("podIPs", json!([{ "ip": ip }])),
+        ("hostIP", json!("127.0.0.1")),
+        ("startTime", json!(now)),
+        ("containerStatuses", json!(containers)),
     ] {
         status.insert(field.to_owned(), value);
     }

@@ -45,7 +45,8 @@ pub(super) fn set_label(object: &mut Value, key: &str, value: &str) {
 /// FNV-1a over the template's text: changes with the template, and with nothing else.
 pub(super) fn template_hash(owner: &Value) -> String {
     let text = owner["spec"]["template"].to_string();
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash =
+        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     format!("{:010x}", hash & 0xff_ffff_ffff)
 }
 

@@ -69,7 +69,10 @@ impl Scheduler {
         let waiting: Vec<ObjKey> = self.pods.iter().filter(|(_, pod)| pod.node.is_empty()).map(|(key, _)| key.clone()).collect();
         for key in waiting {
             let Some(pod) = store.load(super::PODS, &key).map(|stored| stored.bare()) else { continue };
-            if obj::terminating(&pod) || !obj::text(&pod, "/spec/nodeName").is_empty() || obj::text(&pod, "/spec/schedulerName") != "default-scheduler" {
+            if obj::terminating(&pod)
+                || !obj::text(&pod, "/spec/nodeName").is_empty()
+                || obj::text(&pod, "/spec/schedulerName") != "default-scheduler"
+            {
                 continue;
             }
             match self.place(&pod, &used) {
@@ -105,8 +108,11 @@ impl Scheduler {
             let taken = |resource: &str| used.get(*name).and_then(|(_, amounts)| amounts.get(resource)).copied().unwrap_or(0);
             node.open
                 && tolerated(pod, &node.taints)
-                && obj::entries(pod, "/spec/nodeSelector").all(|(key, value)| node.labels.get(key).is_some_and(|have| have == value))
-                && wanted.iter().all(|(resource, amount)| taken(resource) + amount <= node.allocatable.get(resource).copied().unwrap_or(0))
+                && obj::entries(pod, "/spec/nodeSelector")
+                    .all(|(key, value)| node.labels.get(key).is_some_and(|have| have == value))
+                && wanted
+                    .iter()
+                    .all(|(resource, amount)| taken(resource) + amount <= node.allocatable.get(resource).copied().unwrap_or(0))
         };
         let count = |name: &String| used.get(name).map_or(0, |(count, _)| *count);
         self.nodes.iter().filter(fits).min_by_key(|(name, _)| count(name)).map(|(name, _)| name.clone())
@@ -117,10 +123,14 @@ impl Scheduler {
         if known {
             return;
         }
-        let message = format!("0/{} nodes are available: no node fits cordons, taints, selectors and free resources.", self.nodes.len());
+        let message =
+            format!("0/{} nodes are available: no node fits cordons, taints, selectors and free resources.", self.nodes.len());
         let stamp = store.clock.stamp();
         let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message });
-        super::settle(store.edit("pods", &key.namespace, &key.name, |pod| obj::set_condition(pod, condition, &stamp)), "refuse a pod");
+        super::settle(
+            store.edit("pods", &key.namespace, &key.name, |pod| obj::set_condition(pod, condition, &stamp)),
+            "refuse a pod",
+        );
     }
 }
 
@@ -146,23 +156,28 @@ fn requests(pod: &Value) -> Amounts {
 
 fn amounts(list: &Value) -> Amounts {
     let extended = list.as_object().into_iter().flatten().filter(|(resource, _)| resource.contains('/'));
-    extended.filter_map(|(resource, amount)| {
-        let number = amount.as_i64().or_else(|| amount.as_str().and_then(|text| text.parse().ok()))?;
-        Some((resource.clone(), number))
-    }).collect()
+    extended
+        .filter_map(|(resource, amount)| {
+            let number = amount.as_i64().or_else(|| amount.as_str().and_then(|text| text.parse().ok()))?;
+            Some((resource.clone(), number))
+        })
+        .collect()
 }
 
 fn tolerated(pod: &Value, taints: &[Value]) -> bool {
     let tolerations = obj::list(pod, "/spec/tolerations");
     let hard = taints.iter().filter(|taint| matches!(obj::text(taint, "/effect"), "NoSchedule" | "NoExecute"));
-    hard.into_iter().all(|taint| tolerations.iter().any(|toleration| {
-        let effect = obj::text(toleration, "/effect");
-        let key = obj::text(toleration, "/key");
-        let effect_fits = effect.is_empty() || effect == obj::text(taint, "/effect");
-        let key_fits = key.is_empty() || key == obj::text(taint, "/key");
-        let value_fits = obj::text(toleration, "/operator") == "Exists" || (!key.is_empty() && obj::text(toleration, "/value") == obj::text(taint, "/value"));
-        effect_fits && key_fits && value_fits
-    }))
+    hard.into_iter().all(|taint| {
+        tolerations.iter().any(|toleration| {
+            let effect = obj::text(toleration, "/effect");
+            let key = obj::text(toleration, "/key");
+            let effect_fits = effect.is_empty() || effect == obj::text(taint, "/effect");
+            let key_fits = key.is_empty() || key == obj::text(taint, "/key");
+            let value_fits = obj::text(toleration, "/operator") == "Exists"
+                || (!key.is_empty() && obj::text(toleration, "/value") == obj::text(taint, "/value"));
+            effect_fits && key_fits && value_fits
+        })
+    })
 }
 
 #[cfg(test)]

@@ -25,7 +25,9 @@ fn keep_order(store: &Store, set: &Value, all: &[Value], hash: &str) {
     for ordinal in 0..wanted {
         match pod_of(ordinal) {
             // One that ended by itself makes room for its successor.
-            Some(pod) if obj::pod_finished(pod) && !obj::terminating(pod) => super::settle(store.delete_now("pods", obj::namespace(set), obj::name(pod)), "delete an ended pod"),
+            Some(pod) if obj::pod_finished(pod) && !obj::terminating(pod) => {
+                super::settle(store.delete_now("pods", obj::namespace(set), obj::name(pod)), "delete an ended pod")
+            }
             Some(pod) if ordered && !(pods::active(pod) && obj::pod_ready(pod)) => return,
             Some(_) => {}
             None => {
@@ -36,8 +38,12 @@ fn keep_order(store: &Store, set: &Value, all: &[Value], hash: &str) {
             }
         }
     }
-    let surplus = all.iter().filter(|pod| ordinal_of(set, pod).is_none_or(|ordinal| ordinal >= wanted)).max_by_key(|pod| ordinal_of(set, pod));
-    let outdated = || all.iter().filter(|pod| pod["metadata"]["labels"][HASH_LABEL] != json!(hash)).max_by_key(|pod| ordinal_of(set, pod));
+    let surplus = all
+        .iter()
+        .filter(|pod| ordinal_of(set, pod).is_none_or(|ordinal| ordinal >= wanted))
+        .max_by_key(|pod| ordinal_of(set, pod));
+    let outdated =
+        || all.iter().filter(|pod| pod["metadata"]["labels"][HASH_LABEL] != json!(hash)).max_by_key(|pod| ordinal_of(set, pod));
     let on_delete = obj::text(set, "/spec/updateStrategy/type") == "OnDelete";
     let calm = all.iter().all(|pod| pods::active(pod) && obj::pod_ready(pod));
     if let Some(pod) = surplus.or_else(|| if on_delete { None } else { outdated() }).filter(|_| calm) {

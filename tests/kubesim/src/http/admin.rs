@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
 use ::http::Method;
+use axum::body::Bytes;
 use serde_json::{Value, json};
 
 use super::App;
@@ -28,7 +28,9 @@ pub(super) fn answer(app: &App, user: &User, method: &Method, path: &str, info: 
 fn act(app: &App, method: &Method, path: &str, info: &Info, body: &Bytes) -> Result<Value, ApiError> {
     let words: Vec<&str> = path.split('/').collect();
     match (method.as_str(), words.as_slice()) {
-        ("GET", ["faults"]) => Ok(json!({ "items": app.faults.all().iter().map(|(id, fault)| json!({ "id": id, "fault": fault })).collect::<Vec<_>>() })),
+        ("GET", ["faults"]) => Ok(
+            json!({ "items": app.faults.all().iter().map(|(id, fault)| json!({ "id": id, "fault": fault })).collect::<Vec<_>>() }),
+        ),
         ("POST", ["faults"]) => {
             let fault: Fault = serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
             Ok(json!({ "id": app.faults.add(fault) }))
@@ -70,7 +72,9 @@ fn act(app: &App, method: &Method, path: &str, info: &Info, body: &Bytes) -> Res
 
 fn requests(app: &App, info: &Info) -> Value {
     let (writes, resource) = (info.flag("writes"), info.param("resource"));
-    let wanted = |record: &Record| (!writes || record.is_write()) && (resource.is_empty() || record.resource == resource || record.target() == resource);
+    let wanted = |record: &Record| {
+        (!writes || record.is_write()) && (resource.is_empty() || record.resource == resource || record.target() == resource)
+    };
     let items: Vec<Record> = app.recorder.requests_since(info.number("since").unwrap_or(0)).into_iter().filter(wanted).collect();
     json!({ "next": app.recorder.mark(), "items": items })
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use ::http::{HeaderValue, Response, StatusCode, header};
 use axum::body::{Body, Bytes};
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use ::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::status::ApiError;

@@ -21,7 +21,8 @@ pub(crate) fn decode(body: &Bytes, content_type: &str) -> Result<Value, ApiError
 }
 
 fn json(body: &Bytes) -> Result<Value, ApiError> {
-    serde_json::from_slice(body).map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized (must be of type json): {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::bad_request(format!("the object provided is unrecognized (must be of type json): {error}")))
 }
 
 fn yaml(body: &Bytes) -> Result<Value, ApiError> {

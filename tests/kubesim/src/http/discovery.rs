@@ -38,7 +38,9 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Answer, ApiError> {
         [] => json!({ "paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] }),
         ["api"] => json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] }),
         ["apis"] => json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": groups(&kinds) }),
-        ["apis", group] => groups(&kinds).into_iter().find(|g| g["name"] == *group).map(typed_group).ok_or_else(ApiError::no_such_path)?,
+        ["apis", group] => {
+            groups(&kinds).into_iter().find(|g| g["name"] == *group).map(typed_group).ok_or_else(ApiError::no_such_path)?
+        }
         ["api", version] => resources(&kinds, "", version)?,
         ["apis", group, version] => resources(&kinds, group, version)?,
         _ => return Err(ApiError::no_such_path()),
@@ -62,14 +64,19 @@ fn groups(kinds: &[Arc<ResourceKind>]) -> Vec<Value> {
         }
     }
     versions.remove("");
-    versions.into_iter().map(|(group, versions)| {
-        let named: Vec<Value> = versions.iter().rev().map(|v| json!({ "groupVersion": format!("{group}/{v}"), "version": v })).collect();
-        json!({ "name": group, "versions": named, "preferredVersion": named[0] })
-    }).collect()
+    versions
+        .into_iter()
+        .map(|(group, versions)| {
+            let named: Vec<Value> =
+                versions.iter().rev().map(|v| json!({ "groupVersion": format!("{group}/{v}"), "version": v })).collect();
+            json!({ "name": group, "versions": named, "preferredVersion": named[0] })
+        })
+        .collect()
 }
 
 fn resources(kinds: &[Arc<ResourceKind>], group: &str, version: &str) -> Result<Value, ApiError> {
-    let mut list: Vec<Value> = kinds.iter().filter(|kind| kind.group == group && kind.version == version).flat_map(|kind| entries(kind)).collect();
+    let mut list: Vec<Value> =
+        kinds.iter().filter(|kind| kind.group == group && kind.version == version).flat_map(|kind| entries(kind)).collect();
     let reviews = REVIEWS.iter().filter(|(g, v, ..)| *g == group && *v == version);
     list.extend(reviews.map(|(_, _, plural, kind, namespaced)| {
         json!({ "name": plural, "singularName": kind.to_lowercase(), "namespaced": namespaced, "kind": kind, "verbs": ["create"] })

@@ -89,7 +89,8 @@ impl Call<'_> {
 
     fn get(&self) -> Result<Answer, ApiError> {
         let key = self.key();
-        let stored = self.asked.app.store.load(&self.kind.storage, &key).ok_or_else(|| ApiError::not_found(&self.kind, &key.name))?;
+        let stored =
+            self.asked.app.store.load(&self.kind.storage, &key).ok_or_else(|| ApiError::not_found(&self.kind, &key.name))?;
         Ok(self.show(200, &stored))
     }
 
@@ -101,7 +102,11 @@ impl Call<'_> {
         }
         let (version, kind) = (obj::text(&object, "/apiVersion").to_owned(), obj::text(&object, "/kind").to_owned());
         if (!kind.is_empty() && kind != self.kind.kind) || (!version.is_empty() && version != self.kind.api_version()) {
-            let message = format!("{kind} in version \"{version}\" cannot be handled as a {}: the API version in the data ({version}) does not match the expected API version ({})", self.kind.kind, self.kind.api_version());
+            let message = format!(
+                "{kind} in version \"{version}\" cannot be handled as a {}: the API version in the data ({version}) does not match the expected API version ({})",
+                self.kind.kind,
+                self.kind.api_version()
+            );
             return Err(ApiError::bad_request(message));
         }
         object["apiVersion"] = json!(self.kind.api_version());
@@ -112,7 +117,8 @@ impl Call<'_> {
     fn create(&self) -> Result<Answer, ApiError> {
         let object = self.typed()?;
         let namespace = &self.asked.info.namespace;
-        let stored = self.asked.app.store.write(self.dry_run()?, |txn| rest::create(txn, &self.kind, namespace, object, &self.options()))?;
+        let stored =
+            self.asked.app.store.write(self.dry_run()?, |txn| rest::create(txn, &self.kind, namespace, object, &self.options()))?;
         Ok(self.show(201, &stored))
     }
 
@@ -121,12 +127,17 @@ impl Call<'_> {
         let key = self.key();
         let named = obj::name(&object);
         if named != &*key.name {
-            return Err(ApiError::bad_request(format!("the name of the object ({named}) does not match the name on the URL ({})", key.name)));
+            return Err(ApiError::bad_request(format!(
+                "the name of the object ({named}) does not match the name on the URL ({})",
+                key.name
+            )));
         }
         if self.kind.namespaced {
             let given = obj::namespace(&object);
             if !given.is_empty() && given != &*key.namespace {
-                return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+                return Err(ApiError::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
             }
             obj::metadata(&mut object).insert("namespace".into(), json!(&*key.namespace));
         }
@@ -155,7 +166,10 @@ impl Call<'_> {
             Deleted::Gone(stored) => {
                 let object = stored.bare();
                 let details = json!({ "name": obj::name(&object), "group": self.kind.group, "kind": self.kind.plural, "uid": obj::uid(&object) });
-                Answer::value(200, &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details }))
+                Answer::value(
+                    200,
+                    &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details }),
+                )
             }
         })
     }
@@ -203,7 +217,10 @@ impl Call<'_> {
         let ignored = unknown_fields(&body);
         if self.asked.info.strict() && !ignored.is_empty() {
             let list: Vec<String> = ignored.iter().map(|field| format!("unknown field \"{field}\"")).collect();
-            return Err(ApiError::bad_request(format!("Eviction in version \"v1\" cannot be handled as a Eviction: strict decoding error: {}", list.join(", "))));
+            return Err(ApiError::bad_request(format!(
+                "Eviction in version \"v1\" cannot be handled as a Eviction: strict decoding error: {}",
+                list.join(", ")
+            )));
         }
         if obj::text(&body, "/kind") != "Eviction" && !obj::text(&body, "/kind").is_empty() {
             return Err(ApiError::bad_request(format!("not a Eviction object: {}", obj::text(&body, "/kind"))));
@@ -215,15 +232,20 @@ impl Call<'_> {
         let asked = self.dry_run()?;
         let inside = obj::list(&body, "/deleteOptions/dryRun");
         if !inside.is_empty() && !self.asked.info.param("dryRun").is_empty() && inside != [json!("All")] {
-            return Err(ApiError::bad_request("Non-matching dry-run options in request and content: [All] and different"));
+            // The handler's error has no status of its own, and so becomes a 500.
+            return Err(ApiError::new(500, "", "Non-matching dry-run options in request and content: [All] and different"));
         }
         for value in inside {
             dry_run_of(value.as_str().unwrap_or_default())?;
         }
         let eviction = Eviction { pod: key, options: DeleteOptions::parse(&body["deleteOptions"]) };
-        let result = self.asked.app.store.write(asked || !inside.is_empty(), |txn| rest::evict(txn, &self.kind, &eviction, &self.options()));
+        let result =
+            self.asked.app.store.write(asked || !inside.is_empty(), |txn| rest::evict(txn, &self.kind, &eviction, &self.options()));
         let answer = match result {
-            Ok(()) => Answer::value(201, &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })),
+            Ok(()) => Answer::value(
+                201,
+                &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }),
+            ),
             Err(error) => Answer::from(error),
         };
         Ok(answer.ignoring(ignored))
@@ -241,7 +263,11 @@ fn dry_run_of(value: &str) -> Result<bool, ApiError> {
     match value {
         "" => Ok(false),
         "All" => Ok(true),
-        other => Err(ApiError::new(422, "Invalid", format!("CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"{other}\": supported values: \"All\""))),
+        other => Err(ApiError::new(
+            422,
+            "Invalid",
+            format!("CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"{other}\": supported values: \"All\""),
+        )),
     }
 }
 
@@ -251,7 +277,16 @@ fn unknown_fields(body: &Value) -> Vec<String> {
         let keys = at.as_object().into_iter().flat_map(serde_json::Map::keys);
         keys.filter(|key| !known.contains(&key.as_str())).map(|key| format!("{prefix}{key}")).collect()
     };
-    const OPTIONS: &[&str] = &["apiVersion", "kind", "gracePeriodSeconds", "preconditions", "orphanDependents", "propagationPolicy", "dryRun", "ignoreStoreReadErrorWithClusterBreakingPotential"];
+    const OPTIONS: &[&str] = &[
+        "apiVersion",
+        "kind",
+        "gracePeriodSeconds",
+        "preconditions",
+        "orphanDependents",
+        "propagationPolicy",
+        "dryRun",
+        "ignoreStoreReadErrorWithClusterBreakingPotential",
+    ];
     let mut unknown = strange(body, &["apiVersion", "kind", "metadata", "deleteOptions"], "");
     unknown.extend(strange(&body["deleteOptions"], OPTIONS, "deleteOptions."));
     unknown.extend(strange(&body["deleteOptions"]["preconditions"], &["uid", "resourceVersion"], "deleteOptions.preconditions."));

@@ -1,7 +1,7 @@
 //! Pure: what a path and its query ask for, in the API server's own terms.
 
-use axum::extract::Query;
 use ::http::{Method, Uri};
+use axum::extract::Query;
 
 /// A request's target and verb.
 #[derive(Debug, Clone, Default)]

@@ -26,9 +26,10 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn of(asked: &Asked) -> Result<Self, ApiError> {
-        let labels = LabelSelector::parse(asked.info.param("labelSelector")).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let fields = FieldSelector::parse(asked.info.param("fieldSelector")).map_err(ApiError::bad_request)?;
+    pub(super) fn of(asked: &Asked, kind: &ResourceKind) -> Result<Self, ApiError> {
+        let labels =
+            LabelSelector::parse(asked.info.param("labelSelector")).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let fields = FieldSelector::parse_for(kind, asked.info.param("fieldSelector")).map_err(ApiError::bad_request)?;
         Ok(Self { namespace: asked.info.namespace.clone(), labels, fields })
     }
 
@@ -57,7 +58,9 @@ impl Token {
 
     fn decode(text: &str) -> Result<Self, ApiError> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(|| ApiError::bad_request("continue key is not valid: invalid value"))
+        bytes
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .ok_or_else(|| ApiError::bad_request("continue key is not valid: invalid value"))
     }
 }
 
@@ -78,13 +81,20 @@ pub(super) fn answer(asked: &Asked, kind: &ResourceKind) -> Result<Answer, ApiEr
 }
 
 pub(super) fn select(asked: &Asked, kind: &ResourceKind) -> Result<Page, ApiError> {
-    let selection = Selection::of(asked)?;
+    let selection = Selection::of(asked, kind)?;
     let store = &asked.app.store;
     let token = Some(asked.info.param("continue")).filter(|token| !token.is_empty()).map(Token::decode).transpose()?;
     let exact = asked.info.number("resourceVersion").filter(|_| asked.info.param("resourceVersionMatch") == "Exact");
     let (rows, version) = match (&token, exact) {
-        (Some(token), _) => (store.snapshot_at(&kind.storage, token.rv).map_err(|_| ApiError::expired(CONTINUE_EXPIRED))?, token.rv),
-        (None, Some(rv)) => (store.snapshot_at(&kind.storage, rv).map_err(|_| ApiError::expired("The resourceVersion for the provided list is too old."))?, rv),
+        (Some(token), _) => {
+            (store.snapshot_at(&kind.storage, token.rv).map_err(|_| ApiError::expired(CONTINUE_EXPIRED))?, token.rv)
+        }
+        (None, Some(rv)) => (
+            store
+                .snapshot_at(&kind.storage, rv)
+                .map_err(|_| ApiError::expired("The resourceVersion for the provided list is too old."))?,
+            rv,
+        ),
         (None, None) => store.snapshot(&kind.storage),
     };
     let after = token.map(|token| ObjKey::new(&token.after.0, &token.after.1));
@@ -93,7 +103,10 @@ pub(super) fn select(asked: &Asked, kind: &ResourceKind) -> Result<Page, ApiErro
     let limit = asked.info.number("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
     let rest = limit.map_or(0, |limit| rows.len().saturating_sub(limit));
     rows.truncate(rows.len() - rest);
-    let token = rows.last().filter(|_| rest > 0).map(|(key, _)| Token { rv: version, after: (key.namespace.to_string(), key.name.to_string()) }.encode());
+    let token = rows
+        .last()
+        .filter(|_| rest > 0)
+        .map(|(key, _)| Token { rv: version, after: (key.namespace.to_string(), key.name.to_string()) }.encode());
     let remaining = (rest > 0 && !selection.is_narrow()).then_some(rest);
     Ok(Page { rows, version, token, remaining })
 }
@@ -114,6 +127,9 @@ pub(super) fn text(kind: &ResourceKind, rows: &[Row], version: u64, token: Optio
     let items: Vec<String> = rows.iter().map(|(_, stored)| stored.json_in_list(kind)).collect();
     format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[{}]}}",
-        kind.list_kind, kind.api_version(), metadata(version, token, remaining), items.join(",")
+        kind.list_kind,
+        kind.api_version(),
+        metadata(version, token, remaining),
+        items.join(",")
     )
 }

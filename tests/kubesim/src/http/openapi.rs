@@ -12,12 +12,16 @@ pub(super) fn answer(store: &Store, path: &str) -> Result<Answer, ApiError> {
     let kinds = store.kinds();
     let document = match path.strip_prefix("/openapi/v3") {
         Some("") => {
-            let paths: Map<String, Value> = kinds.iter().map(|kind| (place(kind), json!({ "serverRelativeURL": format!("/openapi/v3/{}?hash=0", place(kind)) }))).collect();
+            let paths: Map<String, Value> = kinds
+                .iter()
+                .map(|kind| (place(kind), json!({ "serverRelativeURL": format!("/openapi/v3/{}?hash=0", place(kind)) })))
+                .collect();
             json!({ "paths": paths })
         }
         Some(rest) => {
             let wanted = rest.trim_start_matches('/');
-            let paths: Map<String, Value> = kinds.iter().filter(|kind| place(kind) == wanted).map(|kind| operations(kind)).collect();
+            let paths: Map<String, Value> =
+                kinds.iter().filter(|kind| place(kind) == wanted).map(|kind| operations(kind)).collect();
             if paths.is_empty() {
                 return Err(ApiError::no_such_path());
             }
@@ -34,13 +38,17 @@ fn place(kind: &ResourceKind) -> String {
 
 fn operations(kind: &ResourceKind) -> (String, Value) {
     let namespace = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
-    let parameters: Vec<Value> = ["dryRun", "fieldManager", "fieldValidation"].iter()
-        .map(|name| json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } })).collect();
+    let parameters: Vec<Value> = ["dryRun", "fieldManager", "fieldValidation"]
+        .iter()
+        .map(|name| json!({ "name": name, "in": "query", "schema": { "type": "string", "uniqueItems": true } }))
+        .collect();
     let gvk = json!({ "group": kind.group, "kind": kind.kind, "version": kind.version });
-    let operation = |action: &str| json!({
-        "operationId": format!("{action}{}", kind.kind), "parameters": parameters, "responses": {},
-        "x-kubernetes-action": action, "x-kubernetes-group-version-kind": gvk,
-    });
+    let operation = |action: &str| {
+        json!({
+            "operationId": format!("{action}{}", kind.kind), "parameters": parameters, "responses": {},
+            "x-kubernetes-action": action, "x-kubernetes-group-version-kind": gvk,
+        })
+    };
     let path = format!("/{}{namespace}/{}/{{name}}", place(kind), kind.plural);
     (path, json!({ "patch": operation("patch"), "put": operation("put") }))
 }

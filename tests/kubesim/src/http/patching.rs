@@ -43,7 +43,9 @@ impl Change {
             "application/json-patch+json" => JsonPatch::parse(&body).map(Self::Json).map_err(refused),
             "application/merge-patch+json" if body.is_object() => Ok(Self::Merge(body)),
             "application/strategic-merge-patch+json" if call.kind.custom.is_none() && body.is_object() => Ok(Self::Strategic(body)),
-            "application/merge-patch+json" | "application/strategic-merge-patch+json" if !body.is_object() => Err(ApiError::bad_request("cannot unmarshal patch: not an object")),
+            "application/merge-patch+json" | "application/strategic-merge-patch+json" if !body.is_object() => {
+                Err(ApiError::bad_request("cannot unmarshal patch: not an object"))
+            }
             other => Err(ApiError::unsupported_media(other)),
         }
     }
@@ -71,14 +73,19 @@ fn same_name(call: &Call<'_>, object: &Value) -> Result<(), ApiError> {
     if obj::name(object) == &*key.name && obj::namespace(object) == &*key.namespace {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!("the name of the object ({}) does not match the name on the URL ({})", obj::name(object), key.name)))
+    Err(ApiError::bad_request(format!(
+        "the name of the object ({}) does not match the name on the URL ({})",
+        obj::name(object),
+        key.name
+    )))
 }
 
 /// Server-side apply: the given fields become so; the object is made when it is not there.
 fn apply(call: &Call<'_>, part: Part, mut wanted: Value) -> Result<Answer, ApiError> {
     if call.asked.info.param("fieldManager").is_empty() {
         let cause = Cause::required("fieldManager", "is required for apply patch");
-        let options = crate::registry::ResourceKind { kind: "PatchOptions".into(), group: "meta.k8s.io".into(), ..(*call.kind).clone() };
+        let options =
+            crate::registry::ResourceKind { kind: "PatchOptions".into(), group: "meta.k8s.io".into(), ..(*call.kind).clone() };
         return Err(ApiError::invalid(&options, "", &[cause]));
     }
     let key = call.key();
@@ -145,7 +152,9 @@ impl ScalePaths {
 
     fn show(&self, object: &Value) -> Value {
         let metadata: serde_json::Map<String, Value> = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"]
-            .iter().map(|field| ((*field).to_owned(), object["metadata"][field].clone())).collect();
+            .iter()
+            .map(|field| ((*field).to_owned(), object["metadata"][field].clone()))
+            .collect();
         json!({
             "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
             "spec": { "replicas": object["spec"]["replicas"] },
@@ -155,6 +164,7 @@ impl ScalePaths {
 }
 
 fn selector_text(object: &Value) -> String {
-    let terms: Vec<String> = obj::entries(object, "/spec/selector/matchLabels").map(|(key, value)| format!("{key}={value}")).collect();
+    let terms: Vec<String> =
+        obj::entries(object, "/spec/selector/matchLabels").map(|(key, value)| format!("{key}={value}")).collect();
     terms.join(",")
 }

@@ -17,18 +17,30 @@ enum Shape {
 type Field = (u64, &'static str, Shape);
 
 const META: &[Field] = &[
-    (1, "name", Shape::Text), (2, "generateName", Shape::Text), (3, "namespace", Shape::Text), (11, "labels", Shape::Pairs), (12, "annotations", Shape::Pairs),
+    (1, "name", Shape::Text),
+    (2, "generateName", Shape::Text),
+    (3, "namespace", Shape::Text),
+    (11, "labels", Shape::Pairs),
+    (12, "annotations", Shape::Pairs),
 ];
 const RESOURCE: &[Field] = &[
-    (1, "namespace", Shape::Text), (2, "verb", Shape::Text), (3, "group", Shape::Text), (4, "version", Shape::Text), (5, "resource", Shape::Text),
-    (6, "subresource", Shape::Text), (7, "name", Shape::Text),
+    (1, "namespace", Shape::Text),
+    (2, "verb", Shape::Text),
+    (3, "group", Shape::Text),
+    (4, "version", Shape::Text),
+    (5, "resource", Shape::Text),
+    (6, "subresource", Shape::Text),
+    (7, "name", Shape::Text),
 ];
 const ACCESS: &[Field] = &[
-    (1, "resourceAttributes", Shape::Message(RESOURCE)), (2, "nonResourceAttributes", Shape::Message(&[(1, "path", Shape::Text), (2, "verb", Shape::Text)])),
+    (1, "resourceAttributes", Shape::Message(RESOURCE)),
+    (2, "nonResourceAttributes", Shape::Message(&[(1, "path", Shape::Text), (2, "verb", Shape::Text)])),
 ];
 const DELETE: &[Field] = &[
-    (1, "gracePeriodSeconds", Shape::Number), (2, "preconditions", Shape::Message(&[(1, "uid", Shape::Text), (2, "resourceVersion", Shape::Text)])),
-    (4, "propagationPolicy", Shape::Text), (5, "dryRun", Shape::Texts),
+    (1, "gracePeriodSeconds", Shape::Number),
+    (2, "preconditions", Shape::Message(&[(1, "uid", Shape::Text), (2, "resourceVersion", Shape::Text)])),
+    (4, "propagationPolicy", Shape::Text),
+    (5, "dryRun", Shape::Texts),
 ];
 const TOKEN: &[Field] = &[(1, "audiences", Shape::Texts), (4, "expirationSeconds", Shape::Number)];
 
@@ -37,7 +49,9 @@ fn fields_of(kind: &str) -> Option<&'static [Field]> {
         "Namespace" | "ServiceAccount" | "SelfSubjectReview" => &[(1, "metadata", Shape::Message(META))],
         "ConfigMap" => &[(1, "metadata", Shape::Message(META)), (2, "data", Shape::Pairs)],
         "SelfSubjectAccessReview" => &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(ACCESS))],
-        "SelfSubjectRulesReview" => &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(&[(1, "namespace", Shape::Text)]))],
+        "SelfSubjectRulesReview" => {
+            &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(&[(1, "namespace", Shape::Text)]))]
+        }
         "TokenRequest" => &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(TOKEN))],
         "Eviction" => &[(1, "metadata", Shape::Message(META)), (2, "deleteOptions", Shape::Message(DELETE))],
         "DeleteOptions" => DELETE,
@@ -50,7 +64,9 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let envelope = split(body.strip_prefix(MAGIC)?)?;
     let part = |wanted: u64| envelope.iter().find_map(|(number, wire)| if *number == wanted { wire.bytes() } else { None });
     let types = split(part(1)?)?;
-    let text = |wanted: u64| types.iter().find_map(|(number, wire)| if *number == wanted { wire.text() } else { None }).unwrap_or_default();
+    let text = |wanted: u64| {
+        types.iter().find_map(|(number, wire)| if *number == wanted { wire.text() } else { None }).unwrap_or_default()
+    };
     let (api_version, kind) = (text(1), text(2));
     let mut object = message(part(2).unwrap_or_default(), fields_of(&kind)?)?;
     object.insert("apiVersion".into(), json!(api_version));

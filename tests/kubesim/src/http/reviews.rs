@@ -43,8 +43,13 @@ pub(super) fn answer(asked: &Asked) -> Option<Result<Answer, ApiError>> {
 fn access(asked: &Asked, user: &str, review: &Value) -> Value {
     let of = |field: &str| obj::text(review, &format!("/spec/resourceAttributes/{field}"));
     let denied = asked.app.faults.denies(&Subject {
-        verb: of("verb"), resource: of("resource"), subresource: of("subresource"), namespace: of("namespace"), name: of("name"),
-        user, user_agent: asked.header(header::USER_AGENT),
+        verb: of("verb"),
+        resource: of("resource"),
+        subresource: of("subresource"),
+        namespace: of("namespace"),
+        name: of("name"),
+        user,
+        user_agent: asked.header(header::USER_AGENT),
     });
     json!({ "allowed": !denied, "reason": if denied { "" } else { "RBAC: allowed" } })
 }
@@ -66,7 +71,8 @@ pub(super) fn token(asked: &Asked, request: &Value) -> Answer {
     let info = &asked.info;
     let token = Uuid::new_v4().to_string();
     let name = format!("system:serviceaccount:{}:{}", info.namespace, info.name);
-    let groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{}", info.namespace), "system:authenticated".into()];
+    let groups =
+        vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{}", info.namespace), "system:authenticated".into()];
     asked.app.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(token.clone(), User { name, groups });
     let seconds = obj::int(request, "/spec/expirationSeconds").unwrap_or(3_600);
     let expires = crate::clock::stamp(asked.app.clock.now() + chrono::Duration::seconds(seconds));

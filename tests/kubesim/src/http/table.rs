@@ -19,7 +19,9 @@ use crate::store::Stored;
 pub(crate) enum Shape {
     Full,
     /// Rows with the object's metadata, or with the whole object.
-    Table { whole: bool },
+    Table {
+        whole: bool,
+    },
     Metadata,
 }
 
@@ -28,20 +30,23 @@ impl Shape {
     pub(crate) fn of(asked: &Asked) -> Self {
         let whole = asked.info.param("includeObject") == "Object";
         let accepted = asked.header(header::ACCEPT).split(',').map(str::trim);
-        accepted.filter_map(|media| {
-            let has = |part: &str| media.split(';').any(|given| given.trim() == part);
-            if !media.starts_with("application/json") && !media.starts_with("*/*") {
-                None
-            } else if has("as=Table") && has("v=v1") {
-                Some(Self::Table { whole })
-            } else if has("as=PartialObjectMetadata") || has("as=PartialObjectMetadataList") {
-                Some(Self::Metadata)
-            } else if media.contains("as=") {
-                None
-            } else {
-                Some(Self::Full)
-            }
-        }).next().unwrap_or(Self::Full)
+        accepted
+            .filter_map(|media| {
+                let has = |part: &str| media.split(';').any(|given| given.trim() == part);
+                if !media.starts_with("application/json") && !media.starts_with("*/*") {
+                    None
+                } else if has("as=Table") && has("v=v1") {
+                    Some(Self::Table { whole })
+                } else if has("as=PartialObjectMetadata") || has("as=PartialObjectMetadataList") {
+                    Some(Self::Metadata)
+                } else if media.contains("as=") {
+                    None
+                } else {
+                    Some(Self::Full)
+                }
+            })
+            .next()
+            .unwrap_or(Self::Full)
     }
 
     /// One object as JSON text.
@@ -75,14 +80,24 @@ pub(super) fn shown(asked: &Asked, kind: &ResourceKind, code: u16, stored: &Stor
 }
 
 /// A list in another shape than its own; none when the plain list is wanted.
-pub(super) fn list(asked: &Asked, kind: &ResourceKind, rows: &[Row], version: u64, token: Option<&str>, remaining: Option<usize>) -> Option<Answer> {
+pub(super) fn list(
+    asked: &Asked,
+    kind: &ResourceKind,
+    rows: &[Row],
+    version: u64,
+    token: Option<&str>,
+    remaining: Option<usize>,
+) -> Option<Answer> {
     let metadata = metadata(version, token, remaining);
     let objects = || rows.iter().map(|(_, stored)| stored.value(kind));
     match Shape::of(asked) {
         Shape::Full => None,
         Shape::Metadata => {
             let items: Vec<Value> = objects().map(|object| partial(&object)).collect();
-            Some(Answer::value(200, &json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items })))
+            Some(Answer::value(
+                200,
+                &json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items }),
+            ))
         }
         Shape::Table { whole } => {
             let objects: Vec<Value> = objects().collect();
@@ -97,9 +112,12 @@ fn partial(object: &Value) -> Value {
 
 fn table(app: &App, kind: &ResourceKind, objects: &[Value], whole: bool, metadata: Value) -> Value {
     let now = app.clock.now();
-    let rows: Vec<Value> = objects.iter().map(|object| {
-        let shown = if whole { object.clone() } else { partial(object) };
-        json!({ "cells": cells::of(kind, object, now), "object": shown })
-    }).collect();
+    let rows: Vec<Value> = objects
+        .iter()
+        .map(|object| {
+            let shown = if whole { object.clone() } else { partial(object) };
+            json!({ "cells": cells::of(kind, object, now), "object": shown })
+        })
+        .collect();
     json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "columnDefinitions": columns::of(kind), "rows": rows })
 }

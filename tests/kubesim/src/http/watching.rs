@@ -23,6 +23,9 @@ use crate::store::{Change, ChangeKind, Stored};
 /// How long a watch lives that names no timeout: half an hour.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 
+/// A bookmark is also sent this long before the end, so that the next watch starts from there.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
 struct Watch {
     app: Arc<App>,
     kind: Arc<ResourceKind>,
@@ -47,12 +50,14 @@ struct Who {
 }
 
 pub(super) fn answer(asked: &Asked, kind: &Arc<ResourceKind>) -> Result<Answer, ApiError> {
-    let selection = Selection::of(asked)?;
+    let selection = Selection::of(asked, kind)?;
     let info = &asked.info;
     let asked_version = info.param("resourceVersion");
     let from = match asked_version {
         "" | "0" => None,
-        text => Some(text.parse::<u64>().map_err(|_| ApiError::bad_request(format!("Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax")))?),
+        text => Some(text.parse::<u64>().map_err(|_| {
+            ApiError::bad_request(format!("Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+        })?),
     };
     let initial = info.flag("sendInitialEvents");
     let app = asked.app.clone();
@@ -66,11 +71,16 @@ pub(super) fn answer(asked: &Asked, kind: &Arc<ResourceKind>) -> Result<Answer, 
         next_bookmark: Instant::now() + app.bookmark_every,
         end: Instant::now() + info.number("timeoutSeconds").filter(|s| *s > 0).map_or(TIMEOUT_DEFAULT, Duration::from_secs),
         over: false,
-        who: Who { namespace: info.namespace.clone(), user: asked.user.name.clone(), user_agent: asked.subject().user_agent.to_owned() },
+        who: Who {
+            namespace: info.namespace.clone(),
+            user: asked.user.name.clone(),
+            user_agent: asked.subject().user_agent.to_owned(),
+        },
         kind: kind.clone(),
         selection,
         app,
     };
+    watch.plan_bookmark();
     if from.is_none() || initial {
         watch.replay(initial);
     }
@@ -149,8 +159,13 @@ impl Watch {
 
     fn stalled(&self) -> bool {
         self.app.faults.stalls(&Subject {
-            verb: "watch", resource: &self.kind.plural, subresource: "", name: "",
-            namespace: &self.who.namespace, user: &self.who.user, user_agent: &self.who.user_agent,
+            verb: "watch",
+            resource: &self.kind.plural,
+            subresource: "",
+            name: "",
+            namespace: &self.who.namespace,
+            user: &self.who.user,
+            user_agent: &self.who.user_agent,
         })
     }
 
@@ -195,7 +210,14 @@ impl Watch {
         }
         let object = json!({ "kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata });
         self.ready.push_back(line("BOOKMARK", &self.shape.bookmark(object).to_string()));
-        self.next_bookmark = Instant::now() + self.app.bookmark_every;
+        self.plan_bookmark();
+    }
+
+    fn plan_bookmark(&mut self) {
+        let now = Instant::now();
+        let regular = now + self.app.bookmark_every;
+        let last = self.end - LAST_BOOKMARK;
+        self.next_bookmark = if last > now { regular.min(last) } else { regular };
     }
 }
 

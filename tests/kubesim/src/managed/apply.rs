@@ -61,12 +61,14 @@ pub(crate) fn apply(kind: &ResourceKind, current: Option<&Value>, wanted: &Value
 
 fn refused(kind: &ResourceKind, conflicts: &[(String, Path)]) -> ApiError {
     let using = kind.api_version();
-    let lines: Vec<String> = conflicts.iter().map(|(manager, path)| format!("conflict with \"{manager}\" using {using}: {}", shown(path))).collect();
+    let lines: Vec<String> =
+        conflicts.iter().map(|(manager, path)| format!("conflict with \"{manager}\" using {using}: {}", shown(path))).collect();
     let causes: Vec<Value> = conflicts.iter().map(|(manager, path)| {
         json!({ "reason": "FieldManagerConflict", "message": format!("conflict with \"{manager}\" using {using}"), "field": shown(path) })
     }).collect();
     let count = if lines.len() == 1 { "1 conflict".to_owned() } else { format!("{} conflicts", lines.len()) };
-    ApiError::new(409, "Conflict", format!("Apply failed with {count}: {}", lines.join(", "))).with_details(json!({ "causes": causes }))
+    ApiError::new(409, "Conflict", format!("Apply failed with {count}: {}", lines.join(", ")))
+        .with_details(json!({ "causes": causes }))
 }
 
 fn take_away(object: &mut Value, path: &[String]) {

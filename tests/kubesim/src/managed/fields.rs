@@ -10,7 +10,16 @@ pub(super) type Path = Vec<String>;
 
 /// What the server writes itself, and nobody owns.
 const UNOWNED: &[&str] = &[
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields",
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "selfLink",
+    "managedFields",
 ];
 
 /// Every leaf of an object, by path.
@@ -24,7 +33,9 @@ impl Leaves {
             match field.as_str() {
                 "apiVersion" | "kind" => {}
                 "metadata" => {
-                    for (field, value) in value.as_object().into_iter().flatten().filter(|(field, _)| !UNOWNED.contains(&field.as_str())) {
+                    for (field, value) in
+                        value.as_object().into_iter().flatten().filter(|(field, _)| !UNOWNED.contains(&field.as_str()))
+                    {
                         leaves.walk(vec!["f:metadata".into(), format!("f:{field}")], "metadata", field, value);
                     }
                 }
@@ -147,10 +158,13 @@ impl FieldSet {
 
 /// A path as people read it: `.spec.taints`, `.status.conditions[type="Ready"]`.
 pub(super) fn shown(path: &Path) -> String {
-    path.iter().filter(|element| *element != ".").map(|element| match element.split_at(2) {
-        ("f:", name) => format!(".{name}"),
-        (_, key) => format!("[{}]", key.trim_matches(['{', '}']).replace(':', "=")),
-    }).collect()
+    path.iter()
+        .filter(|element| *element != ".")
+        .map(|element| match element.split_at(2) {
+            ("f:", name) => format!(".{name}"),
+            (_, key) => format!("[{}]", key.trim_matches(['{', '}']).replace(':', "=")),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -165,10 +179,13 @@ mod tests {
         });
         let set = FieldSet::from_paths(Leaves::of(&object).paths());
         assert_eq!(FieldSet::decode(&set.encode()), set);
-        assert_eq!(set.encode(), json!({
-            "f:metadata": { "f:labels": { "f:a": {} }, "f:finalizers": { "v:\"x\"": {} } },
-            "f:spec": { "f:taints": {}, "f:unschedulable": {} },
-            "f:status": { "f:conditions": { "k:{\"type\":\"Ready\"}": { ".": {}, "f:type": {}, "f:status": {} } } },
-        }));
+        assert_eq!(
+            set.encode(),
+            json!({
+                "f:metadata": { "f:labels": { "f:a": {} }, "f:finalizers": { "v:\"x\"": {} } },
+                "f:spec": { "f:taints": {}, "f:unschedulable": {} },
+                "f:status": { "f:conditions": { "k:{\"type\":\"Ready\"}": { ".": {}, "f:type": {}, "f:status": {} } } },
+            })
+        );
     }
 }

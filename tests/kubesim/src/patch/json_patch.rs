@@ -36,7 +36,10 @@ impl JsonPatch {
             return Err(PatchError::Malformed("json: cannot unmarshal object into Go value of type jsonpatch.Patch".into()));
         };
         if operations.len() > OPERATIONS_MAX {
-            return Err(PatchError::Malformed(format!("the allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}", operations.len())));
+            return Err(PatchError::Malformed(format!(
+                "the allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
+                operations.len()
+            )));
         }
         operations.iter().map(operation).collect::<Result<_, _>>().map(Self)
     }
@@ -101,11 +104,13 @@ fn missing(path: &[String]) -> PatchError {
 }
 
 fn find<'v>(object: &'v mut Value, path: &[String]) -> Result<&'v mut Value, PatchError> {
-    path.iter().try_fold(object, |value, token| match value {
-        Value::Object(map) => map.get_mut(token),
-        Value::Array(items) => token.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
-    }).ok_or_else(|| missing(path))
+    path.iter()
+        .try_fold(object, |value, token| match value {
+            Value::Object(map) => map.get_mut(token),
+            Value::Array(items) => token.parse::<usize>().ok().and_then(|index| items.get_mut(index)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+        })
+        .ok_or_else(|| missing(path))
 }
 
 fn add(object: &mut Value, path: &[String], value: Value) -> Result<(), PatchError> {

@@ -133,12 +133,16 @@ mod tests {
         });
         strategic_merge(&mut node, &patch);
         assert_eq!(node["spec"]["taints"], json!([{ "key": "ours", "effect": "NoSchedule" }]));
-        assert_eq!(node["status"]["conditions"], json!([{ "type": "Ready", "status": "False" }, { "type": "Disk", "status": "False" }, { "type": "Xid", "status": "True" }]));
+        assert_eq!(
+            node["status"]["conditions"],
+            json!([{ "type": "Ready", "status": "False" }, { "type": "Disk", "status": "False" }, { "type": "Xid", "status": "True" }])
+        );
     }
 
     #[test]
     fn directives_delete_and_replace() {
-        let mut pod = json!({ "spec": { "containers": [{ "name": "a" }, { "name": "b" }] }, "metadata": { "finalizers": ["x", "y"] } });
+        let mut pod =
+            json!({ "spec": { "containers": [{ "name": "a" }, { "name": "b" }] }, "metadata": { "finalizers": ["x", "y"] } });
         let patch = json!({
             "spec": { "containers": [{ "name": "a", "$patch": "delete" }], "nodeSelector": { "$patch": "replace", "k": "v" } },
             "metadata": { "$deleteFromPrimitiveList/finalizers": ["x"], "finalizers": ["z"] },

@@ -45,7 +45,15 @@ const ROWS: &[Row] = &[
     ("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", CLUSTER, "", ""),
     ("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", CLUSTER, "", ""),
     ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", CLUSTER, "", "status"),
-    ("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", CLUSTER, "", ""),
+    (
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        CLUSTER,
+        "",
+        "",
+    ),
     ("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", CLUSTER, "", ""),
     ("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", CLUSTER, "", ""),
     ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", CLUSTER, "crd crds", "status"),
@@ -56,9 +64,20 @@ const ROWS: &[Row] = &[
 
 /// `metadata.generation` is kept for these.
 const WITH_GENERATION: &[&str] = &[
-    "deployments", "replicasets", "statefulsets", "daemonsets", "jobs", "cronjobs", "poddisruptionbudgets",
-    "networkpolicies", "ingresses", "customresourcedefinitions", "validatingadmissionpolicies",
-    "validatingwebhookconfigurations", "mutatingwebhookconfigurations", "resourceclaims",
+    "deployments",
+    "replicasets",
+    "statefulsets",
+    "daemonsets",
+    "jobs",
+    "cronjobs",
+    "poddisruptionbudgets",
+    "networkpolicies",
+    "ingresses",
+    "customresourcedefinitions",
+    "validatingadmissionpolicies",
+    "validatingwebhookconfigurations",
+    "mutatingwebhookconfigurations",
+    "resourceclaims",
 ];
 
 /// A PUT of these must carry a resourceVersion.

@@ -14,6 +14,8 @@ pub(crate) struct CustomSpec {
     pub(crate) schema: Option<Value>,
     pub(crate) columns: Vec<Value>,
     pub(crate) scale: Option<Value>,
+    /// Fields that a field selector may name.
+    pub(crate) selectable: Vec<String>,
 }
 
 pub(super) fn storage(definition: &Value) -> String {
@@ -49,6 +51,10 @@ fn of_version(definition: &Value, version: &Value) -> ResourceKind {
             schema: version.pointer("/schema/openAPIV3Schema").cloned(),
             columns: obj::list(version, "/additionalPrinterColumns").to_vec(),
             scale: version.pointer("/subresources/scale").cloned(),
+            selectable: obj::list(version, "/selectableFields")
+                .iter()
+                .map(|field| obj::text(field, "/jsonPath").to_owned())
+                .collect(),
         })),
         storage: Arc::from(storage(definition)),
         view: View::Same,

@@ -17,7 +17,13 @@ const SUFFIX_LETTERS: usize = 5;
 /// No vowels and no look-alikes: no words by accident.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-pub(crate) fn create(txn: &mut Txn<'_>, kind: &ResourceKind, namespace: &str, mut object: Value, options: &WriteOptions) -> Result<Arc<Stored>, ApiError> {
+pub(crate) fn create(
+    txn: &mut Txn<'_>,
+    kind: &ResourceKind,
+    namespace: &str,
+    mut object: Value,
+    options: &WriteOptions,
+) -> Result<Arc<Stored>, ApiError> {
     place(kind, namespace, &mut object)?;
     validate::name(kind, &object)?;
     if !obj::resource_version(&object).is_empty() {
@@ -52,7 +58,9 @@ fn place(kind: &ResourceKind, namespace: &str, object: &mut Value) -> Result<(),
     if kind.namespaced {
         let given = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
         if !given.is_empty() && given != namespace {
-            return Err(ApiError::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+            return Err(ApiError::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
         metadata.insert("namespace".into(), json!(namespace));
     } else {

@@ -10,7 +10,10 @@ use crate::store::Txn;
 pub(crate) const GRACE_SECONDS: i64 = 30;
 
 pub(super) fn on_create(txn: &Txn<'_>, kind: &ResourceKind, object: &mut Value) {
-    if kind.has("status") && !kind.is("nodes") && let Some(map) = object.as_object_mut() {
+    if kind.has("status")
+        && !kind.is("nodes")
+        && let Some(map) = object.as_object_mut()
+    {
         map.remove("status");
     }
     match &*kind.storage {
@@ -19,14 +22,26 @@ pub(super) fn on_create(txn: &Txn<'_>, kind: &ResourceKind, object: &mut Value) 
         "namespaces" => namespace(object),
         "deployments.apps" => {
             workload(object);
-            fill(object, "spec", json!({ "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } }, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600 }));
+            fill(
+                object,
+                "spec",
+                json!({ "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": "25%", "maxUnavailable": "25%" } }, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600 }),
+            );
         }
         "replicasets.apps" => workload(object),
         "statefulsets.apps" => {
             workload(object);
-            fill(object, "spec", json!({ "podManagementPolicy": "OrderedReady", "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } } }));
+            fill(
+                object,
+                "spec",
+                json!({ "podManagementPolicy": "OrderedReady", "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } } }),
+            );
         }
-        "daemonsets.apps" => fill(object, "spec", json!({ "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } } })),
+        "daemonsets.apps" => fill(
+            object,
+            "spec",
+            json!({ "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 } } }),
+        ),
         "services" => service(object),
         "persistentvolumeclaims" => claim(object),
         "customresourcedefinitions.apiextensions.k8s.io" => definition(object, &txn.clock.stamp()),
@@ -43,10 +58,14 @@ fn fill(object: &mut Value, part: &str, defaults: Value) {
 }
 
 fn pod(object: &mut Value) {
-    fill(object, "spec", json!({
-        "restartPolicy": "Always", "terminationGracePeriodSeconds": GRACE_SECONDS, "dnsPolicy": "ClusterFirst",
-        "schedulerName": "default-scheduler", "serviceAccountName": "default", "securityContext": {},
-    }));
+    fill(
+        object,
+        "spec",
+        json!({
+            "restartPolicy": "Always", "terminationGracePeriodSeconds": GRACE_SECONDS, "dnsPolicy": "ClusterFirst",
+            "schedulerName": "default-scheduler", "serviceAccountName": "default", "securityContext": {},
+        }),
+    );
     object["status"] = json!({ "phase": "Pending", "qosClass": "BestEffort" });
 }
 
@@ -73,7 +92,8 @@ fn claim(object: &mut Value) {
 
 fn definition(object: &mut Value, now: &str) {
     let names = object.pointer("/spec/names").cloned().unwrap_or_default();
-    let versions: Vec<Value> = obj::list(object, "/spec/versions").iter().filter(|v| obj::flag(v, "/storage")).map(|v| v["name"].clone()).collect();
+    let versions: Vec<Value> =
+        obj::list(object, "/spec/versions").iter().filter(|v| obj::flag(v, "/storage")).map(|v| v["name"].clone()).collect();
     let condition = |kind: &str, reason: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": now });
     object["status"] = json!({
         "acceptedNames": names, "storedVersions": versions,

@@ -75,7 +75,10 @@ fn preconditions(kind: &ResourceKind, object: &Value, options: &DeleteOptions) -
         return Err(ApiError::conflict(kind, name, &why));
     }
     if let Some(version) = options.resource_version.as_deref().filter(|version| *version != obj::resource_version(object)) {
-        let why = format!("Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}", obj::resource_version(object));
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+            obj::resource_version(object)
+        );
         return Err(ApiError::conflict(kind, name, &why));
     }
     Ok(())

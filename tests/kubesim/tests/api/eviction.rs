@@ -18,11 +18,11 @@ async fn a_name_that_differs_from_the_path_is_a_400() {
 }
 
 #[tokio::test]
-async fn dry_runs_that_differ_in_query_and_body_are_a_400() {
+async fn dry_runs_that_differ_in_query_and_body_are_a_500() {
     let (sim, client) = still().await;
     pod(sim.store(), "p", "Running", true);
     let reply = client.evict_with("p", "?dryRun=All", json!({ "deleteOptions": { "dryRun": ["All", "All"] } })).await;
-    assert_eq!(reply.code, 400);
+    assert_eq!(reply.code, 500);
 }
 
 #[tokio::test]
@@ -63,7 +63,9 @@ async fn an_unready_pod_of_an_unhealthy_budget_goes_only_if_the_budget_always_al
     budget(sim.store(), "b", json!({ "currentHealthy": 0, "desiredHealthy": 1 }));
     pod(sim.store(), "p", "Running", false);
     assert_eq!(client.evict("p", json!({})).await.code, 429);
-    sim.store().patch_merge("poddisruptionbudgets", "ml", "b", &json!({ "spec": { "unhealthyPodEvictionPolicy": "AlwaysAllow" } })).unwrap();
+    sim.store()
+        .patch_merge("poddisruptionbudgets", "ml", "b", &json!({ "spec": { "unhealthyPodEvictionPolicy": "AlwaysAllow" } }))
+        .unwrap();
     assert_eq!(client.evict("p", json!({})).await.code, GOES);
 }
 
@@ -84,7 +86,10 @@ async fn an_exhausted_budget_refuses_without_retry_after_and_tells_its_numbers()
     let reply = client.evict("p", json!({})).await;
     assert_eq!((reply.code, reply.causes(), reply.retry_after.as_deref()), (429, vec!["DisruptionBudget"], None));
     assert_eq!(reply.message(), "Cannot evict pod as it would violate the pod's disruption budget.");
-    assert_eq!(reply.body["details"]["causes"][0]["message"], "The disruption budget keep needs 3 healthy pods and has 3 currently");
+    assert_eq!(
+        reply.body["details"]["causes"][0]["message"],
+        "The disruption budget keep needs 3 healthy pods and has 3 currently"
+    );
 }
 
 #[tokio::test]
@@ -111,13 +116,14 @@ async fn two_budgets_over_one_pod_are_a_500_without_reason() {
 }
 
 #[tokio::test]
-async fn an_empty_selector_matches_nothing_here() {
-    let (sim, client) = still().await;
-    budget(sim.store(), "b", json!({}));
-    sim.store().edit("poddisruptionbudgets", "ml", "b", |budget| budget["spec"]["selector"] = json!({})).unwrap();
-    pod(sim.store(), "p", "Running", true);
-    sim.store().edit("poddisruptionbudgets", "ml", "b", |budget| budget["status"]["observedGeneration"] = json!(2)).unwrap();
-    assert_eq!(client.evict("p", json!({})).await.code, GOES);
+async fn an_empty_selector_covers_every_pod_and_a_missing_one_none() {
+    for (selector, code) in [(json!({}), 429), (Value::Null, GOES)] {
+        let (sim, client) = still().await;
+        budget(sim.store(), "b", json!({}));
+        sim.store().edit("poddisruptionbudgets", "ml", "b", |budget| budget["spec"]["selector"] = selector.clone()).unwrap();
+        pod(sim.store(), "p", "Running", true);
+        assert_eq!(client.evict("p", json!({})).await.code, code, "{selector}");
+    }
 }
 
 #[tokio::test]
@@ -206,7 +212,11 @@ async fn an_evicted_pod_is_marked_as_disrupted_and_ends_after_its_grace_at_the_l
     let ending = sim.store().get("pods", "ml", "slow").unwrap();
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 600);
     let conditions = ending["status"]["conditions"].as_array().unwrap().clone();
-    assert!(conditions.iter().any(|condition| condition["type"] == "DisruptionTarget" && condition["reason"] == "EvictionByEvictionAPI"));
+    assert!(
+        conditions
+            .iter()
+            .any(|condition| condition["type"] == "DisruptionTarget" && condition["reason"] == "EvictionByEvictionAPI")
+    );
     sim.clock().advance(Duration::from_secs(601));
     until("is gone", || sim.store().get("pods", "ml", "slow").is_none()).await;
 }

@@ -28,7 +28,11 @@ async fn rbac_refuses_one_verb_to_one_user_and_a_review_knows_it_before() {
     let patch = json!({ "spec": { "unschedulable": true } });
     let reply = spoke.patch(NODE, "merge-patch", &patch).await;
     assert_eq!((reply.code, reply.reason()), (403, "Forbidden"));
-    assert!(reply.message().contains("cannot patch resource \"nodes\" in API group \"\" at the cluster scope"), "{}", reply.message());
+    assert!(
+        reply.message().contains("cannot patch resource \"nodes\" in API group \"\" at the cluster scope"),
+        "{}",
+        reply.message()
+    );
     let review = |verb: &str| json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": { "resourceAttributes": { "verb": verb, "resource": "nodes" } } });
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     assert_eq!(spoke.post(path, &review("patch")).await.body["status"]["allowed"], false);
@@ -82,7 +86,10 @@ async fn slow_bodies_and_refusals_of_the_server_come_as_asked() {
     assert_eq!(client.get("/api/v1/nodes").await.body["kind"], "NodeList");
     assert!(start.elapsed() >= Duration::from_millis(50));
     for code in [500, 503, 504] {
-        sim.faults().add(Fault::once(When::verb("list", "nodes"), Then::Status { code, reason: "X".into(), message: "m".into(), retry_after: None }));
+        sim.faults().add(Fault::once(
+            When::verb("list", "nodes"),
+            Then::Status { code, reason: "X".into(), message: "m".into(), retry_after: None },
+        ));
         assert_eq!(client.get("/api/v1/nodes").await.code, code);
     }
 }

@@ -27,7 +27,8 @@ async fn typed_objects_survive_the_way() {
     let nodes: Api<Node> = Api::all(client.clone());
     let list = nodes.list(&ListParams::default().limit(1)).await.unwrap();
     assert_eq!(list.items.len(), 1);
-    let patched = nodes.patch("a", &PatchParams::apply("spoke"), &Patch::Merge(json!({ "spec": { "unschedulable": true } }))).await.unwrap();
+    let patched =
+        nodes.patch("a", &PatchParams::apply("spoke"), &Patch::Merge(json!({ "spec": { "unschedulable": true } }))).await.unwrap();
     assert_eq!(patched.spec.unwrap().unschedulable, Some(true));
     let pods: Api<Pod> = Api::all(client);
     assert_eq!(pods.list(&ListParams::default().fields("spec.nodeName=a")).await.unwrap().items.len(), 1);
@@ -39,7 +40,12 @@ async fn a_reflector_sees_every_node_through_a_cut_and_a_compaction() {
     let (sim, _) = still().await;
     sim.store().create(build::gpu_node("a", 8, "H100")).unwrap();
     let nodes: Api<Node> = Api::all(client(&sim).await);
-    let mut seen = watcher(nodes, watcher::Config::default()).default_backoff().applied_objects().map_ok(|node| node.metadata.name.unwrap()).filter_map(|item| async { item.ok() }).boxed();
+    let mut seen = watcher(nodes, watcher::Config::default())
+        .default_backoff()
+        .applied_objects()
+        .map_ok(|node| node.metadata.name.unwrap())
+        .filter_map(|item| async { item.ok() })
+        .boxed();
     let mut expect = async |name: &str| {
         let found = async { while seen.next().await.unwrap() != name {} };
         tokio::time::timeout(std::time::Duration::from_secs(10), found).await.expect(name);

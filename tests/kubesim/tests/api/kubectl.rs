@@ -49,7 +49,9 @@ impl Shell<'_> {
 async fn kubectl_shows_marks_drains_and_applies() {
     let (sim, client) = cluster().await;
     let Some(program) = kubectl() else {
-        eprintln!("no kubectl here: asked over plain HTTPS instead; tables, cordon, drain and apply of kubectl itself are not proved");
+        eprintln!(
+            "no kubectl here: asked over plain HTTPS instead; tables, cordon, drain and apply of kubectl itself are not proved"
+        );
         return plain(&sim, &client).await;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +59,10 @@ async fn kubectl_shows_marks_drains_and_applies() {
     sim.write_kubeconfig(&shell.config).unwrap();
 
     let nodes = shell.run("get nodes").await;
-    assert!(nodes.starts_with("NAME") && nodes.contains("STATUS") && nodes.contains("VERSION") && nodes.contains("v1.36.3"), "{nodes}");
+    assert!(
+        nodes.starts_with("NAME") && nodes.contains("STATUS") && nodes.contains("VERSION") && nodes.contains("v1.36.3"),
+        "{nodes}"
+    );
     assert!(shell.run("get pods -n ml -o wide").await.contains("1/1"));
 
     shell.run("label node gpu-1 gpu-selfhealing.io/status=faulty").await;

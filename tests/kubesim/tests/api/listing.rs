@@ -72,8 +72,14 @@ async fn events_are_one_object_under_two_apis() {
         "action": "Quarantine", "type": "Warning", "eventTime": "2026-11-29T10:00:00.000000Z", "reportingController": "gpuheal-spoke", "reportingInstance": "0",
     });
     assert_eq!(client.post("/apis/events.k8s.io/v1/namespaces/default/events", &event).await.code, 201);
-    let core = client.get("/api/v1/namespaces/default/events?fieldSelector=reason%3DGPUSelfHealing,involvedObject.name%3Dgpu-1").await.body;
-    assert_eq!((&core["items"][0]["message"], &core["items"][0]["reportingComponent"]), (&json!("quarantined"), &json!("gpuheal-spoke")));
+    let core = client
+        .get("/api/v1/namespaces/default/events?fieldSelector=reason%3DGPUSelfHealing,involvedObject.name%3Dgpu-1")
+        .await
+        .body;
+    assert_eq!(
+        (&core["items"][0]["message"], &core["items"][0]["reportingComponent"]),
+        (&json!("quarantined"), &json!("gpuheal-spoke"))
+    );
     let new = client.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.body;
     assert_eq!((&new["note"], &new["apiVersion"]), (&json!("quarantined"), &json!("events.k8s.io/v1")));
 }

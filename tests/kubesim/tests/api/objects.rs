@@ -57,9 +57,17 @@ async fn status_and_spec_of_a_custom_resource_have_their_own_endpoints() {
     let path = format!("{ACTIONS}/a");
     let both = json!({ "spec": { "node": "m" }, "status": { "state": "running" } });
     let reply = client.patch(&path, "merge-patch", &both).await;
-    assert_eq!((&reply.body["spec"]["node"], &reply.body["status"], &reply.body["metadata"]["generation"]), (&json!("m"), &Value::Null, &json!(2)));
-    let reply = client.patch(&format!("{path}/status"), "merge-patch", &json!({ "spec": { "node": "x" }, "status": { "state": "running" } })).await;
-    assert_eq!((&reply.body["spec"]["node"], &reply.body["status"]["state"], &reply.body["metadata"]["generation"]), (&json!("m"), &json!("running"), &json!(2)));
+    assert_eq!(
+        (&reply.body["spec"]["node"], &reply.body["status"], &reply.body["metadata"]["generation"]),
+        (&json!("m"), &Value::Null, &json!(2))
+    );
+    let reply = client
+        .patch(&format!("{path}/status"), "merge-patch", &json!({ "spec": { "node": "x" }, "status": { "state": "running" } }))
+        .await;
+    assert_eq!(
+        (&reply.body["spec"]["node"], &reply.body["status"]["state"], &reply.body["metadata"]["generation"]),
+        (&json!("m"), &json!("running"), &json!(2))
+    );
     assert_eq!(client.patch(&path, "strategic-merge-patch", &both).await.code, 415);
 }
 
@@ -83,7 +91,8 @@ async fn a_finalizer_keeps_an_object_until_it_is_taken_away() {
     let path = format!("{ACTIONS}/a");
     let reply = client.delete(&path, &json!({})).await;
     assert!(reply.body["metadata"]["deletionTimestamp"].is_string());
-    let more = client.patch(&path, "merge-patch", &json!({ "metadata": { "finalizers": ["a/b", "gpu-selfhealing.io/report"] } })).await;
+    let more =
+        client.patch(&path, "merge-patch", &json!({ "metadata": { "finalizers": ["a/b", "gpu-selfhealing.io/report"] } })).await;
     assert_eq!(more.code, 422);
     client.patch(&path, "merge-patch", &json!({ "metadata": { "finalizers": null } })).await;
     assert_eq!(client.get(&path).await.code, 404);

@@ -70,7 +70,8 @@ async fn a_merge_patch_with_an_old_resource_version_is_a_409() {
 #[tokio::test]
 async fn a_strategic_patch_of_the_status_touches_one_condition_and_no_spec() {
     let (_sim, client) = node().await;
-    let patch = json!({ "spec": { "unschedulable": true }, "status": { "conditions": [{ "type": "XidError", "status": "True" }] } });
+    let patch =
+        json!({ "spec": { "unschedulable": true }, "status": { "conditions": [{ "type": "XidError", "status": "True" }] } });
     let reply = client.patch("/api/v1/nodes/gpu-1/status", "strategic-merge-patch", &patch).await;
     assert_eq!(reply.code, 200);
     assert_eq!(reply.body["status"]["conditions"].as_array().unwrap().len(), 5);
@@ -80,7 +81,8 @@ async fn a_strategic_patch_of_the_status_touches_one_condition_and_no_spec() {
 #[tokio::test]
 async fn the_main_endpoint_does_not_touch_the_status() {
     let (_sim, client) = node().await;
-    let reply = client.patch(NODE, "merge-patch", &json!({ "status": { "conditions": [] }, "spec": { "unschedulable": true } })).await;
+    let reply =
+        client.patch(NODE, "merge-patch", &json!({ "status": { "conditions": [] }, "spec": { "unschedulable": true } })).await;
     assert_eq!(reply.body["status"]["conditions"].as_array().unwrap().len(), 4);
     assert_eq!(reply.body["spec"]["unschedulable"], true);
 }
@@ -127,7 +129,11 @@ async fn the_writer_of_a_cordon_can_be_told() {
     let path = format!("{NODE}?fieldManager=somebody");
     let reply = client.patch(&path, "merge-patch", &json!({ "spec": { "unschedulable": false } })).await;
     let entries = reply.body["metadata"]["managedFields"].as_array().unwrap().clone();
-    let owners: Vec<&Value> = entries.iter().filter(|entry| entry["fieldsV1"]["f:spec"]["f:unschedulable"].is_object()).map(|entry| &entry["manager"]).collect();
+    let owners: Vec<&Value> = entries
+        .iter()
+        .filter(|entry| entry["fieldsV1"]["f:spec"]["f:unschedulable"].is_object())
+        .map(|entry| &entry["manager"])
+        .collect();
     assert_eq!(owners, [&json!("somebody")]);
 }
 

@@ -58,7 +58,9 @@ async fn a_watch_without_version_starts_with_what_is_there() {
 async fn streamed_lists_end_with_a_marked_bookmark() {
     let (sim, client) = still().await;
     pod(sim.store(), "p", "Running", true);
-    let mut watch = client.watch("/api/v1/pods?watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan").await;
+    let mut watch = client
+        .watch("/api/v1/pods?watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan")
+        .await;
     assert_eq!(watch.next_short().await, Some(("ADDED".into(), "p".into())));
     let mark = watch.next().await.unwrap();
     assert_eq!(mark["type"], "BOOKMARK");
@@ -91,7 +93,10 @@ async fn a_version_that_is_compacted_is_a_410_in_the_stream() {
     let mut watch = client.watch(&format!("/api/v1/pods?watch=1&resourceVersion={version}")).await;
     assert_eq!(watch.code, 200);
     let event = watch.next().await.unwrap();
-    assert_eq!((&event["type"], &event["object"]["code"], &event["object"]["reason"]), (&json!("ERROR"), &json!(410), &json!("Expired")));
+    assert_eq!(
+        (&event["type"], &event["object"]["code"], &event["object"]["reason"]),
+        (&json!("ERROR"), &json!(410), &json!("Expired"))
+    );
     assert_eq!(watch.next().await, None);
 }
 

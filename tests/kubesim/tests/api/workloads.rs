@@ -27,7 +27,8 @@ async fn a_quarantine_keeps_replacements_off_the_node() {
     for pod in running(&sim).iter().filter(|pod| pod["spec"]["nodeName"] == "a") {
         sim.store().delete("pods", "ml", pod["metadata"]["name"].as_str().unwrap()).unwrap();
     }
-    until("both run elsewhere", || running(&sim).len() == 2 && running(&sim).iter().all(|pod| pod["spec"]["nodeName"] == "b")).await;
+    until("both run elsewhere", || running(&sim).len() == 2 && running(&sim).iter().all(|pod| pod["spec"]["nodeName"] == "b"))
+        .await;
 }
 
 #[tokio::test]
@@ -74,7 +75,9 @@ async fn nothing_starts_or_ends_under_a_dead_kubelet() {
     sim.store().create(build::gpu_node("a", 8, "H100")).unwrap();
     sim.store().create(build::gpu_pod("ml", "p", "a", 1, &[])).unwrap();
     until("runs", || running(&sim).len() == 1).await;
-    let kubelet = |state: Value| sim.store().patch_merge("nodes", "", "a", &json!({ "metadata": { "annotations": { build::KUBELET: state } } })).unwrap();
+    let kubelet = |state: Value| {
+        sim.store().patch_merge("nodes", "", "a", &json!({ "metadata": { "annotations": { build::KUBELET: state } } })).unwrap()
+    };
     kubelet(json!("dead"));
     sim.store().delete("pods", "ml", "p").unwrap();
     sim.clock().advance(std::time::Duration::from_secs(3_600));
@@ -93,7 +96,12 @@ async fn dependents_go_with_their_owner() {
     until("run", || running(&sim).len() == 2).await;
     for policy in ["Background", "Foreground"] {
         client.delete("/apis/apps/v1/namespaces/ml/deployments/d", &json!({ "propagationPolicy": policy })).await;
-        until("all gone", || sim.store().list("pods").is_empty() && sim.store().list("replicasets").is_empty() && sim.store().list("deployments").is_empty()).await;
+        until("all gone", || {
+            sim.store().list("pods").is_empty()
+                && sim.store().list("replicasets").is_empty()
+                && sim.store().list("deployments").is_empty()
+        })
+        .await;
         sim.store().create(build::deployment("ml", "d", 2, 1, &[("app", "d")])).unwrap();
         until("run again", || running(&sim).len() == 2).await;
     }
@@ -106,11 +114,15 @@ async fn a_restart_replaces_every_pod_once() {
     sim.store().create(build::deployment("ml", "d", 3, 1, &[("app", "d")])).unwrap();
     until("run", || running(&sim).len() == 3).await;
     let before = uids(&running(&sim));
-    let restart = json!({ "spec": { "template": { "metadata": { "annotations": { "gpu-selfhealing.io/restarted-by": "command-1" } } } } });
+    let restart =
+        json!({ "spec": { "template": { "metadata": { "annotations": { "gpu-selfhealing.io/restarted-by": "command-1" } } } } });
     for _ in 0..2 {
         assert_eq!(client.patch("/apis/apps/v1/namespaces/ml/deployments/d", "strategic-merge-patch", &restart).await.code, 200);
     }
     until("all new", || running(&sim).len() == 3 && uids(&running(&sim)).iter().all(|uid| !before.contains(uid))).await;
-    until("old sets are empty", || sim.store().list("replicasets").iter().filter(|set| set["status"]["replicas"] == 3).count() == 1).await;
+    until("old sets are empty", || {
+        sim.store().list("replicasets").iter().filter(|set| set["status"]["replicas"] == 3).count() == 1
+    })
+    .await;
     assert_eq!(sim.store().list("replicasets").len(), 2);
 }

@@ -67,7 +67,9 @@ fn node(column: &str, node: &Value) -> String {
             format!("{ready}{cordoned}")
         }
         "Roles" => {
-            let roles: Vec<&str> = obj::entries(node, "/metadata/labels").filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/")).collect();
+            let roles: Vec<&str> = obj::entries(node, "/metadata/labels")
+                .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
+                .collect();
             or(&roles.join(","), NONE)
         }
         "Version" => or(obj::text(node, "/status/nodeInfo/kubeletVersion"), ""),
@@ -83,7 +85,11 @@ fn node(column: &str, node: &Value) -> String {
 fn pod(column: &str, pod: &Value) -> String {
     let statuses = obj::list(pod, "/status/containerStatuses");
     match column {
-        "Ready" => format!("{}/{}", statuses.iter().filter(|status| obj::flag(status, "/ready")).count(), obj::list(pod, "/spec/containers").len()),
+        "Ready" => format!(
+            "{}/{}",
+            statuses.iter().filter(|status| obj::flag(status, "/ready")).count(),
+            obj::list(pod, "/spec/containers").len()
+        ),
         "Status" if obj::terminating(pod) => "Terminating".into(),
         "Status" if obj::text(pod, "/status/phase") == "Succeeded" => "Completed".into(),
         "Status" => or(obj::text(pod, "/status/reason"), obj::text(pod, "/status/phase")),
@@ -110,7 +116,11 @@ fn event(column: &str, event: &Value, now: DateTime<Utc>) -> String {
         }
         "First Seen" => moment("/firstTimestamp"),
         "Type" | "Reason" => obj::text(event, if column == "Type" { "/type" } else { "/reason" }).to_owned(),
-        "Object" => format!("{}/{}", either("/involvedObject/kind", "/regarding/kind").to_lowercase(), either("/involvedObject/name", "/regarding/name")),
+        "Object" => format!(
+            "{}/{}",
+            either("/involvedObject/kind", "/regarding/kind").to_lowercase(),
+            either("/involvedObject/name", "/regarding/name")
+        ),
         "Message" => either("/message", "/note").trim().to_owned(),
         "Source" => either("/source/component", "/reportingComponent"),
         "Count" => obj::int(event, "/count").unwrap_or(1).to_string(),
@@ -120,10 +130,14 @@ fn event(column: &str, event: &Value, now: DateTime<Utc>) -> String {
 
 fn other(storage: &str, column: &str, object: &Value) -> String {
     let number = |pointer: &str| obj::int(object, pointer).unwrap_or(0).to_string();
-    let of = |pointer: &str| object.pointer(pointer).map_or_else(|| "N/A".to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+    let of = |pointer: &str| {
+        object.pointer(pointer).map_or_else(|| "N/A".to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+    };
     let entries = |pointer: &str| object.pointer(pointer).and_then(Value::as_object).map_or(0, serde_json::Map::len).to_string();
     match (storage, column) {
-        ("deployments.apps" | "statefulsets.apps", "Ready") => format!("{}/{}", number("/status/readyReplicas"), number("/spec/replicas")),
+        ("deployments.apps" | "statefulsets.apps", "Ready") => {
+            format!("{}/{}", number("/status/readyReplicas"), number("/spec/replicas"))
+        }
         ("deployments.apps", "Up-to-date") => number("/status/updatedReplicas"),
         ("deployments.apps", "Available") => number("/status/availableReplicas"),
         ("replicasets.apps", "Desired") => number("/spec/replicas"),
@@ -155,7 +169,11 @@ fn or(text: &str, fallback: &str) -> String {
 }
 
 fn joined(object: &Value, list: &str, field: &str) -> String {
-    let words: Vec<String> = obj::list(object, list).iter().filter_map(|item| item.pointer(field)).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
+    let words: Vec<String> = obj::list(object, list)
+        .iter()
+        .filter_map(|item| item.pointer(field))
+        .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+        .collect();
     words.join(",")
 }
 

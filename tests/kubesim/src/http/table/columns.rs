@@ -7,7 +7,11 @@ use crate::registry::ResourceKind;
 pub(super) fn of(kind: &ResourceKind) -> Vec<Value> {
     if let Some(custom) = &kind.custom {
         let own = custom.columns.iter().map(|column| {
-            column_of(column["name"].as_str().unwrap_or_default(), column["type"].as_str().unwrap_or("string"), column["priority"].as_i64().unwrap_or(0))
+            column_of(
+                column["name"].as_str().unwrap_or_default(),
+                column["type"].as_str().unwrap_or("string"),
+                column["priority"].as_i64().unwrap_or(0),
+            )
         });
         let age = custom.columns.is_empty().then(|| column_of("Age", "date", 0));
         return std::iter::once(name()).chain(own).chain(age).collect();
@@ -28,9 +32,14 @@ fn column_of(name: &str, kind: &str, priority: i64) -> Value {
 /// (always shown, shown with `-o wide`)
 pub(super) fn words(storage: &str) -> (&'static [&'static str], &'static [&'static str]) {
     match storage {
-        "nodes" => (&["Name", "Status", "Roles", "Age", "Version"], &["Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"]),
+        "nodes" => (
+            &["Name", "Status", "Roles", "Age", "Version"],
+            &["Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"],
+        ),
         "pods" => (&["Name", "Ready", "Status", "Restarts", "Age"], &["IP", "Node", "Nominated Node", "Readiness Gates"]),
-        "events" => (&["Last Seen", "Type", "Reason", "Object", "Message"], &["Subobject", "Source", "First Seen", "Count", "Name"]),
+        "events" => {
+            (&["Last Seen", "Type", "Reason", "Object", "Message"], &["Subobject", "Source", "First Seen", "Count", "Name"])
+        }
         "deployments.apps" => (&["Name", "Ready", "Up-to-date", "Available", "Age"], &["Containers", "Images", "Selector"]),
         "replicasets.apps" => (&["Name", "Desired", "Current", "Ready", "Age"], &["Containers", "Images", "Selector"]),
         "statefulsets.apps" => (&["Name", "Ready", "Age"], &["Containers", "Images"]),

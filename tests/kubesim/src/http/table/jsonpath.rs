@@ -52,7 +52,9 @@ fn follow<'v>(value: &'v Value, step: Step<'_>) -> Vec<&'v Value> {
         Step::Field(name) => value.get(name.replace('\\', "")).into_iter().collect(),
         Step::Index(index) => value.get(index).into_iter().collect(),
         Step::All => value.as_array().into_iter().flatten().collect(),
-        Step::Where(field, wanted) => value.as_array().into_iter().flatten().filter(|item| item.get(field).and_then(Value::as_str) == Some(wanted)).collect(),
+        Step::Where(field, wanted) => {
+            value.as_array().into_iter().flatten().filter(|item| item.get(field).and_then(Value::as_str) == Some(wanted)).collect()
+        }
     }
 }
 

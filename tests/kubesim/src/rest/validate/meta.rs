@@ -16,7 +16,11 @@ const LABEL_KEY: &str = "name part must consist of alphanumeric characters, '-',
 pub(in crate::rest) fn name(kind: &ResourceKind, object: &Value) -> Result<(), ApiError> {
     let name = obj::name(object);
     let fits = if kind.group == "rbac.authorization.k8s.io" { !name.contains(['/', '%']) } else { subdomain(name) };
-    if fits { Ok(()) } else { Err(ApiError::invalid(kind, name, &[Cause::invalid("metadata.name", format!("\"{name}\""), SUBDOMAIN)])) }
+    if fits {
+        Ok(())
+    } else {
+        Err(ApiError::invalid(kind, name, &[Cause::invalid("metadata.name", format!("\"{name}\""), SUBDOMAIN)]))
+    }
 }
 
 pub(super) fn labels(object: &Value) -> Vec<Cause> {

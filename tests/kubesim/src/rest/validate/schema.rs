@@ -23,7 +23,8 @@ fn prune_at(schema: &Value, value: &mut Value, path: &str, root: bool, unknown: 
             }
         }
         Value::Object(map) => {
-            let known = |key: &str| (root && matches!(key, "apiVersion" | "kind" | "metadata")) || schema["properties"].get(key).is_some();
+            let known =
+                |key: &str| (root && matches!(key, "apiVersion" | "kind" | "metadata")) || schema["properties"].get(key).is_some();
             let strange: Vec<String> = map.keys().filter(|key| !known(key)).cloned().collect();
             for key in strange {
                 map.remove(&key);
@@ -61,7 +62,8 @@ pub(super) fn check(schema: &Value, value: &Value, path: &str, causes: &mut Vec<
                 }
             }
             for (key, child) in map {
-                let inner = schema["properties"].get(key).or_else(|| schema.get("additionalProperties").filter(|more| more.is_object()));
+                let inner =
+                    schema["properties"].get(key).or_else(|| schema.get("additionalProperties").filter(|more| more.is_object()));
                 if let Some(inner) = inner.filter(|_| !(path.is_empty() && key == "metadata")) {
                     check(inner, child, &join(path, key), causes);
                 }
@@ -112,21 +114,31 @@ fn bounds(schema: &Value, value: &Value, path: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::unsupported(path, value, &supported.join(", ")));
     }
     let number = value.as_f64();
-    if let (Some(number), Some(least)) = (number, schema["minimum"].as_f64()) && number < least {
+    if let (Some(number), Some(least)) = (number, schema["minimum"].as_f64())
+        && number < least
+    {
         causes.push(Cause::invalid(path, value, &format!("{path} in body should be greater than or equal to {least}")));
     }
-    if let (Some(number), Some(most)) = (number, schema["maximum"].as_f64()) && number > most {
+    if let (Some(number), Some(most)) = (number, schema["maximum"].as_f64())
+        && number > most
+    {
         causes.push(Cause::invalid(path, value, &format!("{path} in body should be less than or equal to {most}")));
     }
     let length = value.as_str().map(|text| text.chars().count() as u64);
-    if let (Some(length), Some(most)) = (length, schema["maxLength"].as_u64()) && length > most {
+    if let (Some(length), Some(most)) = (length, schema["maxLength"].as_u64())
+        && length > most
+    {
         causes.push(Cause::invalid(path, value, &format!("{path} in body should be at most {most} chars long")));
     }
-    if let (Some(length), Some(least)) = (length, schema["minLength"].as_u64()) && length < least {
+    if let (Some(length), Some(least)) = (length, schema["minLength"].as_u64())
+        && length < least
+    {
         causes.push(Cause::invalid(path, value, &format!("{path} in body should be at least {least} chars long")));
     }
     let items = value.as_array().map(|items| items.len() as u64);
-    if let (Some(items), Some(most)) = (items, schema["maxItems"].as_u64()) && items > most {
+    if let (Some(items), Some(most)) = (items, schema["maxItems"].as_u64())
+        && items > most
+    {
         causes.push(Cause::invalid(path, items, &format!("{path} in body should have at most {most} items")));
     }
 }
