@@ -176,10 +176,8 @@ impl Run {
             }
             let since = self.renewed().unwrap_or_default();
             while !self.attempt().await {
-                if boottime().saturating_sub(since) >= self.config.renew_deadline {
-                    return Err(Error::Lost { holder: self.observed.holder().to_owned(), deadline: self.config.renew_deadline });
-                }
-                if self.observed.holder() != self.config.identity {
+                let late = boottime().saturating_sub(since) >= self.config.renew_deadline;
+                if late || self.observed.held_by_other(&self.config.identity) {
                     return Err(Error::Lost { holder: self.observed.holder().to_owned(), deadline: self.config.renew_deadline });
                 }
                 tokio::time::sleep(self.config.retry.min(Duration::from_millis(500))).await;

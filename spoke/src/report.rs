@@ -1,1 +1,211 @@
-//! To be written.
+//! What the hub is told: a CommandStatus made from a HealAction, which is the only truth of it, so that whichever replica
+//! leads tells the same. An outcome is told again at each new session until the hub has acked it; nothing is repeated
+//! inside a live one. A refusal that leaves no trace, and bytes that did not verify, are told once.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use gpuheal_proto::{
+    bytes_text::clip,
+    command::{CommandState, Refusal},
+    limits::REASON_BYTES_MAX,
+    link::v1,
+};
+use gpuheal_spoke_core::verify::Refused;
+use tokio::sync::mpsc;
+
+use crate::{
+    clock,
+    healaction::{self, HealAction, PodRecord, StepRecord},
+};
+
+/// Pods of one step that are told; the rest is in the HealAction.
+const PODS_MAX: usize = 256;
+/// Acks that are remembered: above what stays in a cluster for a day of storms.
+const ACKED_MAX: usize = 65_536;
+
+/// The way to the hub.
+#[derive(Clone, Debug)]
+pub struct Reports {
+    up: mpsc::Sender<v1::CommandStatus>,
+    acked: Arc<Mutex<BTreeMap<String, u64>>>,
+}
+
+impl Reports {
+    /// Tells through this channel.
+    #[must_use]
+    pub fn new(up: mpsc::Sender<v1::CommandStatus>) -> Self {
+        Self { up, acked: Arc::default() }
+    }
+
+    /// Tells how an action stands, unless the hub has acked that already.
+    pub async fn tell(&self, action: &HealAction) {
+        if !self.acked(action) {
+            self.send(status(action)).await;
+        }
+    }
+
+    /// Tells that a command is refused and leaves no trace.
+    pub async fn not_now(&self, command_id: String, refused: &Refused) {
+        self.send(refusal(command_id, String::new(), v1::CommandState::NotNow, refused)).await;
+    }
+
+    /// Tells that bytes are refused whose id cannot be believed: by their hash.
+    pub async fn unverifiable(&self, sha256: String, refused: &Refused) {
+        self.send(refusal(String::new(), sha256, v1::CommandState::Refused, refused)).await;
+    }
+
+    /// The hub has committed a status.
+    pub fn ack(&self, id: &str, seq: u64) {
+        let mut acked = self.acked.lock().expect("no holder of this lock panics");
+        if acked.len() >= ACKED_MAX {
+            acked.pop_first();
+        }
+        let known = acked.entry(id.to_owned()).or_default();
+        *known = (*known).max(seq);
+    }
+
+    /// Whether the hub has committed the latest status of an action.
+    #[must_use]
+    pub fn acked(&self, action: &HealAction) -> bool {
+        let acked = self.acked.lock().expect("no holder of this lock panics");
+        acked.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action))
+    }
+
+    async fn send(&self, status: v1::CommandStatus) {
+        if self.up.send(status).await.is_err() {
+            tracing::debug!("link is gone, status is told at the next session");
+        }
+    }
+}
+
+fn refusal(command_id: String, envelope_sha256: String, state: v1::CommandState, refused: &Refused) -> v1::CommandStatus {
+    v1::CommandStatus {
+        command_id,
+        envelope_sha256,
+        state: state.into(),
+        refusal: v1::RefusalCode::from(refused.refusal).into(),
+        reason: refused.reason.clone(),
+        at_unix_ms: clock::wall().unix_ms(),
+        ..v1::CommandStatus::default()
+    }
+}
+
+/// A HealAction as the hub is told of it.
+#[must_use]
+pub fn status(action: &HealAction) -> v1::CommandStatus {
+    let status = healaction::status_of(action);
+    let (refusal, reason) = match &action.spec.tombstone {
+        Some(tombstone) => (tombstone.refusal.as_str(), tombstone.reason.as_str()),
+        None => (status.refusal.as_str(), status.outcome.as_str()),
+    };
+    let undo = healaction::undo_of(action);
+    v1::CommandStatus {
+        command_id: action.id().to_owned(),
+        envelope_sha256: healaction::envelope_bytes(action)
+            .map(|bytes| gpuheal_spoke_core::verify::fingerprint(&bytes))
+            .unwrap_or_default(),
+        status_seq: healaction::seq(action),
+        state: wire_state(healaction::state(action)).into(),
+        refusal: refusal_code(refusal).map_or(0, |refusal| v1::RefusalCode::from(refusal).into()),
+        reason: clip(reason, REASON_BYTES_MAX).to_owned(),
+        steps: status.steps.iter().map(step).collect(),
+        undo: (!undo.fields.is_empty()).then(|| (&undo).into()),
+        lease_transitions: status.lease_transitions.max(action.spec.lease_transitions),
+        at_unix_ms: clock::wall().unix_ms(),
+    }
+}
+
+/// The refusal of a code as it is written in a HealAction.
+fn refusal_code(text: &str) -> Option<Refusal> {
+    Refusal::parse(text)
+}
+
+const fn wire_state(state: CommandState) -> v1::CommandState {
+    match state {
+        CommandState::Proposed | CommandState::AwaitingApproval | CommandState::Signed | CommandState::Dispatched => {
+            v1::CommandState::Unspecified
+        }
+        CommandState::Received => v1::CommandState::Received,
+        CommandState::Started => v1::CommandState::Started,
+        CommandState::Succeeded => v1::CommandState::Succeeded,
+        CommandState::Failed => v1::CommandState::Failed,
+        CommandState::Unknown => v1::CommandState::Unknown,
+        CommandState::Refused | CommandState::Expired => v1::CommandState::Refused,
+        CommandState::Cancelled => v1::CommandState::Cancelled,
+    }
+}
+
+fn step(step: &StepRecord) -> v1::StepStatus {
+    let state = match step.state.as_str() {
+        "pending" => v1::StepState::Pending,
+        "running" => v1::StepState::Running,
+        "done" => v1::StepState::Done,
+        "failed" => v1::StepState::Failed,
+        "skipped" => v1::StepState::Skipped,
+        _ => v1::StepState::Unspecified,
+    };
+    v1::StepStatus {
+        name: step.name.clone(),
+        state: state.into(),
+        message: clip(&step.message, REASON_BYTES_MAX).to_owned(),
+        started_unix_ms: step.started_unix_ms,
+        finished_unix_ms: step.finished_unix_ms,
+        pods: step.pods.iter().take(PODS_MAX).map(pod).collect(),
+    }
+}
+
+fn pod(pod: &PodRecord) -> v1::PodStatus {
+    v1::PodStatus {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        state: pod.state.clone(),
+        reason: pod.reason.clone(),
+        eviction_calls: pod.eviction_calls,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::healaction::{HealActionSpec, HealActionStatus, Tombstone};
+
+    fn action(status: Option<HealActionStatus>) -> HealAction {
+        let mut action = HealAction::named("id", "ns", HealActionSpec::default());
+        action.status = status;
+        action
+    }
+
+    #[test]
+    fn an_intent_alone_is_told_as_received_number_one() {
+        let told = status(&action(None));
+        assert_eq!((told.state(), told.status_seq), (v1::CommandState::Received, 1));
+    }
+
+    #[test]
+    fn a_tombstone_is_told_as_refused_with_its_code_and_reason() {
+        let mut action = action(None);
+        action.spec.tombstone =
+            Some(Tombstone { state: "REFUSED".into(), refusal: "OVER_CEILING".into(), reason: "3 of 10 GPU nodes are out".into() });
+        let told = status(&action);
+        assert_eq!((told.state(), told.refusal()), (v1::CommandState::Refused, v1::RefusalCode::OverCeiling));
+        assert_eq!(told.reason, "3 of 10 GPU nodes are out");
+    }
+
+    #[tokio::test]
+    async fn an_acked_status_is_not_told_again_and_a_newer_one_is() {
+        let (up, mut down) = mpsc::channel(8);
+        let reports = Reports::new(up);
+        let at = |seq| action(Some(HealActionStatus { state: "STARTED".into(), status_seq: seq, ..HealActionStatus::default() }));
+        reports.tell(&at(2)).await;
+        reports.ack("id", 2);
+        reports.tell(&at(2)).await;
+        reports.tell(&at(3)).await;
+        assert_eq!(down.recv().await.unwrap().status_seq, 2);
+        assert_eq!(down.recv().await.unwrap().status_seq, 3);
+        assert!(down.try_recv().is_err());
+    }
+}

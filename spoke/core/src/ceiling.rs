@@ -96,6 +96,8 @@ pub struct Out {
     pub others: u32,
     /// All GPU nodes.
     pub gpu_nodes: u32,
+    /// The target is out already: doing more to it takes no further node out.
+    pub target: bool,
 }
 
 impl Config {
@@ -162,7 +164,7 @@ impl Config {
             return over(format!("the node carries {key}, which the ceiling protects"));
         }
         match self.nodes_out(out.gpu_nodes) {
-            Some(limit) if out.others >= limit => {
+            Some(limit) if out.others >= limit && !out.target => {
                 over(format!("{} of {} GPU nodes are out, the ceiling allows {limit}", out.others, out.gpu_nodes))
             }
             Some(_) | None => Ok(()),

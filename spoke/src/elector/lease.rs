@@ -24,7 +24,7 @@ impl LeaseApi {
     /// Takes or renews it; true when we hold it afterwards, false when somebody else does.
     pub(super) async fn acquire_or_renew(&self, observed: &mut Observed, leading: bool, now: Duration) -> Result<bool, Error> {
         // While leading, what we wrote last is what is there, unless the swap says otherwise: one call per renewal.
-        if !leading || observed.lease().is_none() {
+        if !leading || observed.must_look() {
             self.look(observed, now).await?;
         }
         if observed.taken(&self.config.identity, self.config.duration, now) {
@@ -46,7 +46,7 @@ impl LeaseApi {
                 Ok(false)
             }
             Err(error) => {
-                observed.forget();
+                observed.doubt();
                 Err(error)
             }
         }
@@ -66,7 +66,7 @@ impl LeaseApi {
     async fn look(&self, observed: &mut Observed, now: Duration) -> Result<(), Error> {
         match self.call("get", self.api.get_opt(&self.config.lease)).await? {
             Some(lease) => observed.see(lease, now),
-            None => observed.forget(),
+            None => observed.gone(),
         }
         Ok(())
     }
@@ -83,10 +83,12 @@ impl LeaseApi {
             spec: None,
         });
         let spec: &mut LeaseSpec = lease.spec.get_or_insert_default();
+        let mut transitions = observed.transitions();
         if !leading {
             spec.acquire_time = Some(now());
-            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
+            transitions += 1;
         }
+        spec.lease_transitions = Some(i32::try_from(transitions).unwrap_or(i32::MAX));
         spec.holder_identity = Some(self.config.identity.clone());
         spec.lease_duration_seconds = Some(i32::try_from(self.config.duration.as_secs().max(1)).unwrap_or(i32::MAX));
         spec.renew_time = Some(now());

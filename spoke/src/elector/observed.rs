@@ -10,6 +10,10 @@ pub(super) struct Observed {
     lease: Option<Lease>,
     /// Boot time at which its record last changed for us.
     changed: Duration,
+    /// Highest transitions seen: kept when the Lease itself is deleted.
+    transitions: u64,
+    /// A write failed, so that what is there must be looked at before the next.
+    stale: bool,
 }
 
 impl Observed {
@@ -21,29 +25,51 @@ impl Observed {
             self.changed = now;
         }
         self.lease = Some(lease);
+        self.stale = false;
+        self.transitions = self.transitions.max(self.written_transitions());
+    }
+
+    /// Something failed: look before writing again.
+    pub(super) const fn doubt(&mut self) {
+        self.stale = true;
+    }
+
+    pub(super) const fn must_look(&self) -> bool {
+        self.stale || self.lease.is_none()
     }
 
     pub(super) const fn lease(&self) -> Option<&Lease> {
         self.lease.as_ref()
     }
 
-    pub(super) fn forget(&mut self) {
+    /// There is none.
+    pub(super) fn gone(&mut self) {
         self.lease = None;
+        self.stale = false;
     }
 
     pub(super) fn holder(&self) -> &str {
         self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_deref()).unwrap_or_default()
     }
 
-    pub(super) fn transitions(&self) -> u64 {
+    /// Highest number of transitions seen.
+    pub(super) const fn transitions(&self) -> u64 {
+        self.transitions
+    }
+
+    /// Somebody else's name is in it.
+    pub(super) fn held_by_other(&self, identity: &str) -> bool {
+        !self.holder().is_empty() && self.holder() != identity
+    }
+
+    fn written_transitions(&self) -> u64 {
         let transitions = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.lease_transitions);
         transitions.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
     }
 
     /// Somebody else holds it and has renewed within `duration` of our own time.
     pub(super) fn taken(&self, identity: &str, duration: Duration, now: Duration) -> bool {
-        let holder = self.holder();
-        !holder.is_empty() && holder != identity && now.saturating_sub(self.changed) < duration
+        self.held_by_other(identity) && now.saturating_sub(self.changed) < duration
     }
 }
 

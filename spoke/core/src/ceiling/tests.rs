@@ -20,7 +20,7 @@ fn none() -> BTreeMap<String, String> {
     BTreeMap::new()
 }
 
-const SMALL: Out = Out { others: 0, gpu_nodes: 10 };
+const SMALL: Out = Out { others: 0, gpu_nodes: 10, target: false };
 
 #[test]
 fn the_full_form_is_read_and_an_empty_one_narrows_nothing() {
@@ -47,15 +47,21 @@ fn every_error_has_its_place() {
 #[test]
 fn a_count_over_the_ceiling_is_refused_with_its_arithmetic() {
     let config = parse("ceiling: {nodesOut: 3}").unwrap();
-    let refused = config.admit(&command(vec![mark()]), &none(), Out { others: 3, gpu_nodes: 10 });
+    let refused = config.admit(&command(vec![mark()]), &none(), Out { others: 3, ..SMALL });
     assert_eq!(refused, Err((Refusal::OverCeiling, "3 of 10 GPU nodes are out, the ceiling allows 3".into())));
-    assert_eq!(config.admit(&command(vec![mark()]), &none(), Out { others: 2, gpu_nodes: 10 }), Ok(()));
+    assert_eq!(config.admit(&command(vec![mark()]), &none(), Out { others: 2, ..SMALL }), Ok(()));
+    assert_eq!(
+        config.admit(&command(vec![drain()]), &none(), Out { others: 3, target: true, ..SMALL }),
+        Ok(()),
+        "it is out already"
+    );
 }
 
 #[test]
 fn a_share_rounds_down_but_never_below_one_unless_it_is_zero() {
-    let admits =
-        |text: &str, others| parse(text).unwrap().admit(&command(vec![mark()]), &none(), Out { others, gpu_nodes: 4 }).is_ok();
+    let admits = |text: &str, others| {
+        parse(text).unwrap().admit(&command(vec![mark()]), &none(), Out { others, gpu_nodes: 4, target: false }).is_ok()
+    };
     assert!(admits("ceiling: {nodesOut: 10%}", 0) && !admits("ceiling: {nodesOut: 10%}", 1));
     assert!(!admits("ceiling: {nodesOut: 0%}", 0), "zero allows nothing");
     assert!(!admits("ceiling: {nodesOut: 0}", 0));

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 /// First wait after a PDB's refusal; doubled up to [`BACKOFF_MAX`].
-pub const BACKOFF_BASE: Duration = Duration::from_secs(1);
+pub(super) const BACKOFF_BASE: Duration = Duration::from_secs(1);
 /// Longest wait between two evictions of one pod: a freed budget is seen within half a minute.
-pub const BACKOFF_MAX: Duration = Duration::from_secs(30);
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Longest Retry-After that is honoured as it is.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 

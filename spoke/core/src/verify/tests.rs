@@ -52,7 +52,7 @@ impl World {
             standing: BTreeMap::new(),
             margin: Some(Duration::from_secs(12)),
             config: Config::default(),
-            out: Out { others: 0, gpu_nodes: 4 },
+            out: Out { others: 0, gpu_nodes: 4, target: false },
         }
     }
 
@@ -320,7 +320,7 @@ fn a_release_needs_only_uid_and_plan_revision() {
 fn the_ceiling_is_asked_last() {
     let mut world = World::sound();
     world.config = ceiling::parse("ceiling: {nodesOut: 1}").unwrap();
-    world.out = Out { others: 1, gpu_nodes: 4 };
+    world.out = Out { others: 1, gpu_nodes: 4, target: false };
     assert_eq!(refusal(world.admit(&command(vec![mark()]))), Refusal::OverCeiling);
     assert_eq!(refusal(world.label(LABEL_OPT_OUT, "true").admit(&command(vec![mark()]))), Refusal::OptedOut);
 }

@@ -1,0 +1,174 @@
+//! Calls to the API server as the executor makes them: each with a timeout, none repeated behind its back, all of them
+//! slowed when the server says that it is overloaded.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http_body_util::BodyExt as _;
+use kube::{Client, client::Body, core::Status};
+use tokio::time::Instant;
+
+/// Longest API call of the executor: half of the margin that a step asks of the Lease.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Largest answer to an eviction that is read: a Status is about 1 KiB.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// A client and the server's plea for patience.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    patience: Arc<Mutex<Option<Instant>>>,
+}
+
+impl std::fmt::Debug for Kube {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Kube")
+    }
+}
+
+/// What came of a raw request.
+#[derive(Debug)]
+pub struct Raw {
+    /// HTTP status.
+    pub status: u16,
+    /// The Retry-After header, in seconds.
+    pub retry_after: Option<Duration>,
+    /// The body when it is a Status.
+    pub answer: Option<Status>,
+}
+
+impl Kube {
+    /// Wraps a client that does not retry by itself.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { client, patience: Arc::default() }
+    }
+
+    /// The client, for typed calls inside [`Kube::call`].
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// One call, bounded.
+    ///
+    /// # Errors
+    /// What the server said, or that it said nothing.
+    pub async fn call<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+        self.wait().await;
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(source)) => {
+                if let kube::Error::Api(status) = &source
+                    && status.code == 429
+                    && causes(status).is_empty()
+                {
+                    self.slow(retry_after(status).unwrap_or(Duration::from_secs(1)));
+                }
+                Err(Error::Api { verb, source: Box::new(source) })
+            }
+            Err(_) => Err(Error::Timeout { verb }),
+        }
+    }
+
+    /// One raw request, bounded; its status, header and body.
+    ///
+    /// # Errors
+    /// When no answer came.
+    pub async fn raw(&self, verb: &'static str, request: http::Request<Vec<u8>>) -> Result<Raw, Error> {
+        self.wait().await;
+        let (parts, body) = request.into_parts();
+        let ask = async {
+            let response = self.client.send(http::Request::from_parts(parts, Body::from(body))).await?;
+            let status = response.status().as_u16();
+            let seconds = response.headers().get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let body = http_body_util::Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+            let answer = body.ok().and_then(|body| serde_json::from_slice::<Status>(&body.to_bytes()).ok());
+            Ok(Raw { status, retry_after: seconds.map(Duration::from_secs), answer })
+        };
+        match tokio::time::timeout(CALL_TIMEOUT, ask).await {
+            Ok(result) => result.map_err(|source| Error::Api { verb, source: Box::new(source) }),
+            Err(_) => Err(Error::Timeout { verb }),
+        }
+    }
+
+    /// Every call waits for so long: the server is overloaded.
+    pub fn slow(&self, wait: Duration) {
+        let until = Instant::now() + wait;
+        let mut patience = self.patience.lock().expect("no holder of this lock panics");
+        *patience = Some(patience.map_or(until, |old| old.max(until)));
+    }
+
+    async fn wait(&self) {
+        let until = *self.patience.lock().expect("no holder of this lock panics");
+        if let Some(until) = until {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+}
+
+/// Reasons of the causes in a Status.
+#[must_use]
+pub fn causes(status: &Status) -> Vec<&str> {
+    status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.reason.as_str()).collect()
+}
+
+/// What the Status asks us to wait.
+#[must_use]
+pub fn retry_after(status: &Status) -> Option<Duration> {
+    let seconds = status.details.as_ref()?.retry_after_seconds;
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+/// Why a call came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server said no, or could not be reached.
+    #[error("{verb}: {source}")]
+    Api {
+        /// What was tried.
+        verb: &'static str,
+        /// What it said.
+        source: Box<kube::Error>,
+    },
+    /// The API server said nothing: it may have happened all the same.
+    #[error("{verb}: no answer within {CALL_TIMEOUT:?}")]
+    Timeout {
+        /// What was tried.
+        verb: &'static str,
+    },
+}
+
+impl Error {
+    /// The HTTP status, when there was one.
+    #[must_use]
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Timeout { .. } => None,
+        }
+    }
+
+    /// Somebody else was faster, or the object is not as we thought.
+    #[must_use]
+    pub fn conflict(&self) -> bool {
+        matches!(self.code(), Some(409 | 422))
+    }
+
+    /// The object is not there. An unreachable server is never this.
+    #[must_use]
+    pub fn not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// Asking again may help: no answer, overload, or a server's own trouble.
+    #[must_use]
+    pub fn transient(&self) -> bool {
+        self.code().is_none_or(|code| code == 429 || code >= 500)
+    }
+}

@@ -1,0 +1,224 @@
+//! The drain step: lists the node's pods once, then watches them; evicts what the plan says, each pod at its own pace;
+//! waits until the very UIDs are gone. Nothing is polled. A pod that is on its way out already is not evicted again, so
+//! that a step which is taken up calls nobody twice.
+
+mod evict;
+mod jobs;
+mod look;
+
+use std::{pin::Pin, time::Duration};
+
+use futures::{Stream, StreamExt as _};
+use gpuheal_proto::{
+    command::{DeadlineOutcome, Drain},
+    ids::GpuUuid,
+};
+use gpuheal_spoke_core::drain::{PodFacts, Rules, plan};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+use self::{evict::Outcome, jobs::Jobs};
+use super::{guard::Halt, run::Run};
+use crate::{
+    events::Kind,
+    healaction::PodRecord,
+    metrics,
+    verify::{cached_node, hub_now, record_now},
+};
+
+/// Evictions in flight at once, per node.
+const IN_FLIGHT_MAX: usize = 16;
+/// How long the first list may take before the step is left to another try.
+const LIST_WAIT: Duration = Duration::from_secs(20);
+/// How long a bypass waits past the pods' own grace.
+const BYPASS_WAIT: Duration = Duration::from_secs(60);
+
+type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Error>> + Send>>;
+
+/// Drains the node.
+pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Result<String, Halt> {
+    let mut events = watch_pods(run);
+    let pods = first_list(run, &mut events).await?;
+    let config = run.ctx.config();
+    let storage = look::storage(&run.ctx.kube, &pods, drain).await;
+    let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
+    let gpu: Option<GpuUuid> = run.command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
+    let plan = plan(
+        pods,
+        &Rules {
+            drain,
+            gpu: gpu.as_ref(),
+            namespace_allowed: &|namespace| config.namespace_allowed(namespace),
+            stateful_allowed: &storage.allowed,
+            bound_claims: &storage.bound,
+            ready_by_owner: &ready_by_owner,
+        },
+    );
+    let skipped: Vec<PodRecord> = plan.skipped.iter().filter(|skipped| skipped.holds_gpu).map(jobs::skipped_record).collect();
+    let mut work = Work {
+        jobs: Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now()),
+        calls: JoinSet::new(),
+        deadline: deadline(run, index, drain),
+        outcome: drain.on_deadline,
+        bypass: drain.allow_pdb_bypass,
+        skipped,
+        index,
+    };
+    tracing::info!(command.id = %run.command.id, node.name = %run.command.target.node.name, pods = work.jobs.len(), "draining");
+    let result = work.run(run, &mut events).await;
+    while let Some(done) = work.calls.join_next().await {
+        work.answered(run, done);
+    }
+    run.status.steps[index].pods = work.records();
+    result?;
+    work.outcome()
+}
+
+struct Work {
+    jobs: Jobs,
+    calls: JoinSet<(String, Outcome)>,
+    deadline: Instant,
+    outcome: DeadlineOutcome,
+    bypass: bool,
+    skipped: Vec<PodRecord>,
+    index: usize,
+}
+
+impl Work {
+    async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
+        while !self.jobs.settled() {
+            self.launch(run).await?;
+            let wake = self.jobs.next_due().unwrap_or(self.deadline).min(self.deadline);
+            let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
+            tokio::select! {
+                Some(done) = self.calls.join_next() => self.answered(run, done),
+                event = events.next() => self.jobs.seen(event, Instant::now()),
+                () = run.guard.interrupted() => run.guard.pass().await?,
+                () = sleep_until(wake) => {}
+            }
+            let node_dead = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str()).is_some_and(|node| !node.ready);
+            self.jobs.age(Instant::now(), node_dead);
+            if Instant::now() >= self.deadline && !self.jobs.settled() {
+                self.past_deadline(run).await?;
+            }
+            if self.jobs.take_dirty(Instant::now() >= run.progress_at()) {
+                run.progress(self.index, self.records()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for every eviction that is due, each after the guard.
+    async fn launch(&mut self, run: &Run<'_>) -> Result<(), Halt> {
+        for uid in self.jobs.due(Instant::now()) {
+            if self.calls.len() >= IN_FLIGHT_MAX {
+                return Ok(());
+            }
+            run.guard.pass().await?;
+            if let Some(call) = self.jobs.launch(&uid) {
+                let kube = run.ctx.kube.clone();
+                self.calls.spawn(async move { (uid, evict::evict(&kube, &call).await) });
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, run: &mut Run<'_>, done: Result<(String, Outcome), tokio::task::JoinError>) {
+        let Ok((uid, outcome)) = done else { return };
+        if outcome == Outcome::Accepted {
+            run.ctx.deps.metrics.inc(metrics::EVICTED, &[]);
+        }
+        if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
+            tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
+            let (events, command) = (run.ctx.events.clone(), run.command.clone());
+            run.aside(async move { events.on_node(&command, &format!("blocked-{uid}"), Kind::Warning, &blocked).await });
+        }
+    }
+
+    /// The policy's word: wait until `finish_by`, pass the budgets, or stop and ask.
+    async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
+        match std::mem::replace(&mut self.outcome, DeadlineOutcome::Stop) {
+            DeadlineOutcome::Wait => {
+                self.deadline = finish_by(run);
+                Ok(())
+            }
+            DeadlineOutcome::BypassPdb if self.bypass => {
+                self.deadline = (Instant::now() + self.jobs.grace_longest() + BYPASS_WAIT).min(finish_by(run));
+                run.guard.pass().await?;
+                tracing::warn!(command.id = %run.command.id, "deadline passed: budgets are passed as the command allows");
+                self.jobs.bypass(Instant::now());
+                Ok(())
+            }
+            DeadlineOutcome::BypassPdb | DeadlineOutcome::Stop => {
+                Err(Halt::failed(format!("not drained in time: {}", self.jobs.open())))
+            }
+        }
+    }
+
+    fn records(&self) -> Vec<PodRecord> {
+        self.jobs.records().into_iter().chain(self.skipped.iter().cloned()).collect()
+    }
+
+    /// While a pod that holds a GPU is left, nobody may say that the node is drained.
+    fn outcome(&self) -> Result<String, Halt> {
+        let left: Vec<_> = self.skipped.iter().map(|pod| format!("{}/{}: {}", pod.namespace, pod.name, pod.reason)).collect();
+        let stuck = self.jobs.stuck();
+        let mut message = format!("{} of {} pods gone", self.jobs.gone(), self.jobs.len());
+        if self.jobs.came_back() > 0 {
+            message = format!("{message}; {} new pods of the same owners came to this node", self.jobs.came_back());
+        }
+        if left.is_empty() && stuck.is_empty() {
+            return Ok(message);
+        }
+        Err(Halt::failed(format!("not drained: {message}; left: {}", [left, stuck].concat().join("; "))))
+    }
+}
+
+fn watch_pods(run: &Run<'_>) -> Events {
+    let api: Api<Pod> = Api::all(run.ctx.kube.client());
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", run.command.target.node.name));
+    watcher(api, config).default_backoff().boxed()
+}
+
+/// The pods as the first list gives them. Not being able to list is no empty node.
+async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>, Halt> {
+    let until = Instant::now() + LIST_WAIT;
+    let mut pods = Vec::new();
+    loop {
+        let event = tokio::select! {
+            event = timeout_at(until, events.next()) => event,
+            () = run.guard.interrupted() => {
+                run.guard.pass().await?;
+                continue;
+            }
+        };
+        match event {
+            Ok(Some(Ok(watcher::Event::Init))) => pods.clear(),
+            Ok(Some(Ok(watcher::Event::InitApply(pod)))) => pods.extend(look::pod_facts(&pod)),
+            Ok(Some(Ok(watcher::Event::InitDone))) => return Ok(pods),
+            Ok(Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)))) => {}
+            Ok(Some(Err(error))) => tracing::warn!(command.id = %run.command.id, %error, "pods of the node not listed yet"),
+            Ok(None) | Err(_) => return Err(Halt::Lost("the node's pods could not be listed".to_owned())),
+        }
+    }
+}
+
+/// The step's own deadline, counted from its first beginning, and never past `finish_by`.
+fn deadline(run: &Run<'_>, index: usize, drain: &Drain) -> Instant {
+    let began = gpuheal_proto::time::Timestamp::from_unix_ms(run.status.steps[index].started_unix_ms);
+    let used = record_now(&run.ctx.deps.clock).since(began);
+    (Instant::now() + drain.deadline.saturating_sub(used)).min(finish_by(run))
+}
+
+fn finish_by(run: &Run<'_>) -> Instant {
+    let left =
+        hub_now(&run.ctx.deps.clock).map_or(Duration::ZERO, |now| run.command.times.finish_by.since(now.at.after(now.uncertainty)));
+    Instant::now() + left
+}

@@ -1,0 +1,181 @@
+//! One eviction: our own `policy/v1` body with the UID as precondition, strictly validated. kube's own call sends a key
+//! that API servers ignore, and with it the precondition. What was not answered is looked up by UID before it is asked
+//! again.
+
+use std::time::Duration;
+
+use gpuheal_proto::kubernetes::FIELD_MANAGER;
+use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, classify};
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Preconditions},
+    core::{Selector, SelectorExt as _},
+};
+use serde_json::json;
+
+use super::super::api::{Error, Kube, Raw, causes, retry_after};
+
+/// What to ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) pod: PodFacts,
+    pub(super) grace_secs: u64,
+    /// An earlier call was not answered: look first.
+    pub(super) doubt: bool,
+    /// Delete past the budgets.
+    pub(super) bypass: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Accepted,
+    Gone,
+    Budget {
+        wait: Option<Duration>,
+        why: String,
+    },
+    Throttled {
+        wait: Option<Duration>,
+    },
+    ManyBudgets {
+        why: String,
+    },
+    Terminating,
+    Denied {
+        why: String,
+    },
+    /// Not evicted, as a look has shown.
+    Again {
+        wait: Option<Duration>,
+    },
+    /// Not known.
+    Doubt,
+    Invalid {
+        why: String,
+    },
+}
+
+/// Asks once.
+pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
+    if call.doubt {
+        return look(kube, &call.pod).await;
+    }
+    if call.bypass {
+        return delete(kube, call).await;
+    }
+    match kube.raw("evict", request(call)).await {
+        Ok(raw) => understand(kube, call, &raw).await,
+        Err(_) => look(kube, &call.pod).await,
+    }
+}
+
+fn request(call: &Call) -> http::Request<Vec<u8>> {
+    let PodFacts { namespace, name, uid, .. } = &call.pod;
+    let body = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": namespace, "name": name},
+        "deleteOptions": {"gracePeriodSeconds": call.grace_secs, "preconditions": {"uid": uid}},
+    });
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction?fieldValidation=Strict&fieldManager={FIELD_MANAGER}");
+    http::Request::post(path)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .header(http::header::ACCEPT, "application/json")
+        .body(body.to_string().into_bytes())
+        .expect("names of Kubernetes objects are valid in a path")
+}
+
+async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
+    let causes = raw.answer.as_ref().map(causes).unwrap_or_default();
+    let wait = raw.retry_after.or_else(|| raw.answer.as_ref().and_then(retry_after));
+    let why = || raw.answer.as_ref().map_or_else(|| format!("HTTP {}", raw.status), |status| status.message.clone());
+    match classify(Reply { status: raw.status, causes: &causes, retry_after: wait }) {
+        Answer::Accepted => Outcome::Accepted,
+        Answer::Gone => Outcome::Gone,
+        Answer::Conflict => look(kube, &call.pod).await,
+        Answer::Budget { retry_after } => Outcome::Budget { wait: retry_after, why: budget_words(raw).unwrap_or_else(why) },
+        Answer::Throttled { retry_after } => {
+            kube.slow(retry_after.unwrap_or(Duration::from_secs(1)));
+            Outcome::Throttled { wait: retry_after }
+        }
+        Answer::ManyBudgets => Outcome::ManyBudgets { why: name_budgets(kube, &call.pod).await },
+        Answer::NamespaceTerminating => Outcome::Terminating,
+        Answer::Denied => Outcome::Denied { why: why() },
+        Answer::Unanswered { retry_after } => match look(kube, &call.pod).await {
+            Outcome::Again { .. } => Outcome::Again { wait: retry_after },
+            settled => settled,
+        },
+        Answer::Invalid => Outcome::Invalid { why: why() },
+    }
+}
+
+/// The server's own words: which budget, and its numbers.
+fn budget_words(raw: &Raw) -> Option<String> {
+    let details = raw.answer.as_ref()?.details.as_ref()?;
+    details
+        .causes
+        .iter()
+        .find(|cause| cause.reason == "DisruptionBudget")
+        .map(|cause| cause.message.clone())
+        .filter(|text| !text.is_empty())
+}
+
+/// Whose name it is now.
+async fn look(kube: &Kube, pod: &PodFacts) -> Outcome {
+    let api: Api<Pod> = Api::namespaced(kube.client(), &pod.namespace);
+    match kube.call("get pod", api.get_opt(&pod.name)).await {
+        Ok(None) => Outcome::Gone,
+        Ok(Some(found)) if found.metadata.uid.as_deref() != Some(&pod.uid) => Outcome::Gone,
+        Ok(Some(found)) if found.metadata.deletion_timestamp.is_some() => Outcome::Accepted,
+        Ok(Some(_)) => Outcome::Again { wait: None },
+        Err(_) => Outcome::Doubt,
+    }
+}
+
+/// Past the budgets, by the command's own leave: bound to the UID, with its grace, and never past a finalizer.
+async fn delete(kube: &Kube, call: &Call) -> Outcome {
+    let api: Api<Pod> = Api::namespaced(kube.client(), &call.pod.namespace);
+    let params = DeleteParams {
+        grace_period_seconds: u32::try_from(call.grace_secs).ok(),
+        preconditions: Some(Preconditions { uid: Some(call.pod.uid.clone()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match kube.call("delete pod", api.delete(&call.pod.name, &params)).await {
+        Ok(_) => Outcome::Accepted,
+        Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
+        Err(error) if error.transient() => Outcome::Doubt,
+        Err(error) => Outcome::Denied { why: error.to_string() },
+    }
+}
+
+/// The API server names none of several budgets: find those that match, so that a person knows which to mend.
+async fn name_budgets(kube: &Kube, pod: &PodFacts) -> String {
+    let api: Api<PodDisruptionBudget> = Api::namespaced(kube.client(), &pod.namespace);
+    let found: Result<_, Error> = kube.call("list budgets", api.list(&ListParams::default().limit(500))).await;
+    let Ok(found) = found else { return "more than one PodDisruptionBudget matches it".to_owned() };
+    let matches = |budget: &PodDisruptionBudget| {
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
+        selector.and_then(|selector| Selector::try_from(selector).ok()).is_some_and(|selector| selector.matches(&pod.labels))
+    };
+    let names: Vec<_> =
+        found.items.iter().filter(|budget| matches(budget)).filter_map(|budget| budget.metadata.name.clone()).collect();
+    format!("more than one PodDisruptionBudget matches it ({}): a person must mend that", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_eviction_carries_uid_and_grace_under_the_key_that_servers_read() {
+        let pod = PodFacts { namespace: "ml".into(), name: "a".into(), uid: "u1".into(), ..PodFacts::default() };
+        let request = request(&Call { pod, grace_secs: 20, doubt: false, bypass: false });
+        assert_eq!(request.uri(), "/api/v1/namespaces/ml/pods/a/eviction?fieldValidation=Strict&fieldManager=gpu-selfhealing");
+        let body: serde_json::Value = serde_json::from_slice(request.body()).unwrap();
+        assert_eq!(body["deleteOptions"], json!({"gracePeriodSeconds": 20, "preconditions": {"uid": "u1"}}));
+        assert_eq!(body["apiVersion"], "policy/v1");
+        assert!(body.get("delete_options").is_none());
+    }
+}

@@ -1,0 +1,359 @@
+//! The pods of one drain and where each stands. No IO: told what happened and what time it is, says what is due.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, backoff, grace_secs};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+use tokio::time::Instant;
+
+use super::{
+    evict::{Call, Outcome},
+    look::pod_facts,
+};
+use crate::healaction::PodRecord;
+
+/// Waits of what only a person or time can mend.
+const SLOW_RECHECK: Duration = Duration::from_secs(30);
+/// How long after its grace a pod may still be there before we say so; on a dead node we stop waiting then.
+const GRACE_SLACK: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// To be evicted at `due`.
+    Waiting,
+    /// Asked, not answered.
+    Asked,
+    /// On its way out.
+    Leaving,
+    /// Not there any more, or finished.
+    Gone,
+    /// We stop waiting: it cannot go.
+    Stuck,
+}
+
+#[derive(Debug)]
+struct Job {
+    pod: PodFacts,
+    stateful: bool,
+    after_completion: bool,
+    state: State,
+    due: Instant,
+    attempt: u32,
+    calls: u32,
+    reason: String,
+    /// Only a person can help: stateful pods need not wait for it.
+    blocked: bool,
+    doubt: bool,
+    bypass: bool,
+    leaving_since: Option<Instant>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Jobs {
+    by_uid: BTreeMap<String, Job>,
+    /// UIDs in the plan's order.
+    order: Vec<String>,
+    grace_max: Duration,
+    dirty: bool,
+    came_back: u32,
+    relist: Option<Vec<String>>,
+}
+
+impl Jobs {
+    pub(super) fn new(plan: &Plan, grace_max: Duration, now: Instant) -> Self {
+        let job = |pod: &PodFacts, stateful, after_completion| Job {
+            pod: pod.clone(),
+            stateful,
+            after_completion,
+            state: if pod.deleting { State::Leaving } else { State::Waiting },
+            due: now,
+            attempt: 0,
+            calls: 0,
+            reason: String::new(),
+            blocked: false,
+            doubt: false,
+            bypass: false,
+            leaving_since: pod.deleting.then_some(now),
+        };
+        let stateless = plan.stateless.iter().map(|planned| (planned, false));
+        let all: Vec<_> = stateless.chain(plan.stateful.iter().map(|planned| (planned, true))).collect();
+        Self {
+            order: all.iter().map(|(planned, _)| planned.pod.uid.clone()).collect(),
+            by_uid: all
+                .into_iter()
+                .map(|(planned, stateful)| (planned.pod.uid.clone(), job(&planned.pod, stateful, planned.after_completion)))
+                .collect(),
+            grace_max,
+            dirty: false,
+            came_back: 0,
+            relist: None,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    pub(super) fn settled(&self) -> bool {
+        self.by_uid.values().all(|job| matches!(job.state, State::Gone | State::Stuck))
+    }
+
+    pub(super) const fn dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Whether there is something to write, if it may be written now.
+    pub(super) const fn take_dirty(&mut self, may_write: bool) -> bool {
+        let write = self.dirty && may_write;
+        if write {
+            self.dirty = false;
+        }
+        write
+    }
+
+    /// UIDs that are to be asked for now, in order. A stateful pod's turn comes when no stateless one is left but those
+    /// that only a person can move, and no other stateful one is on its way.
+    pub(super) fn due(&self, now: Instant) -> Vec<String> {
+        let stateless_open = self.by_uid.values().any(|job| !job.stateful && !job.over() && !job.blocked);
+        let stateful_moving = self.by_uid.values().any(|job| job.stateful && matches!(job.state, State::Asked | State::Leaving));
+        let mut one_stateful = !stateless_open && !stateful_moving;
+        let mut due = Vec::new();
+        for uid in &self.order {
+            let job = &self.by_uid[uid];
+            if job.state != State::Waiting || job.due > now || (job.after_completion && !job.bypass) {
+                continue;
+            }
+            if !job.stateful || std::mem::take(&mut one_stateful) {
+                due.push(uid.clone());
+            }
+        }
+        due
+    }
+
+    /// When something is due next without anything happening.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let waiting = self.by_uid.values().filter(|job| job.state == State::Waiting && !job.after_completion).map(|job| job.due);
+        let leaving = self.by_uid.values().filter(|job| job.state == State::Leaving && job.reason.is_empty());
+        let overdue = leaving.filter_map(|job| Some(job.leaving_since? + self.grace(job) + GRACE_SLACK));
+        let now = Instant::now();
+        waiting.chain(overdue).filter(|at| *at > now).min()
+    }
+
+    pub(super) fn launch(&mut self, uid: &str) -> Option<Call> {
+        let grace_max = self.grace_max;
+        let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
+        job.state = State::Asked;
+        job.calls += u32::from(!job.doubt);
+        Some(Call { pod: job.pod.clone(), grace_secs: grace_secs(&job.pod, grace_max), doubt: job.doubt, bypass: job.bypass })
+    }
+
+    /// Takes an answer; returns what to tell people when it is blocked for the first time.
+    pub(super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<String> {
+        self.dirty = true;
+        let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Asked)?;
+        let first = job.reason.is_empty();
+        let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
+        let (wait, reason, blocked) = match outcome {
+            Outcome::Accepted => {
+                job.leave(now);
+                return None;
+            }
+            Outcome::Gone => {
+                job.go();
+                return None;
+            }
+            Outcome::Budget { wait, why } => (backoff(job.attempt, wait, chance()), why, false),
+            Outcome::Throttled { wait } => (backoff(job.attempt, wait, chance()), String::new(), false),
+            Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
+            Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
+            Outcome::Denied { why } => (backoff(job.attempt + 2, None, chance()), why, false),
+            Outcome::Again { wait: None } if looked => (Duration::ZERO, String::new(), false),
+            Outcome::Again { wait } => (backoff(job.attempt, wait, chance()), String::new(), false),
+            Outcome::Doubt => (backoff(job.attempt, None, chance()), String::new(), false),
+            Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
+        };
+        job.state = State::Waiting;
+        job.attempt += 1;
+        job.due = now + wait;
+        job.blocked = blocked;
+        job.reason.clone_from(&reason);
+        (first && !reason.is_empty()).then(|| format!("pod {}/{} cannot be evicted yet: {reason}", job.pod.namespace, job.pod.name))
+    }
+
+    /// Takes an event of the watch.
+    pub(super) fn seen(&mut self, event: Option<Result<watcher::Event<Pod>, watcher::Error>>, now: Instant) {
+        match event {
+            Some(Ok(watcher::Event::Apply(pod))) => self.applied(&pod, now),
+            Some(Ok(watcher::Event::Delete(pod))) => {
+                if let Some(job) = pod.metadata.uid.as_deref().and_then(|uid| self.by_uid.get_mut(uid)) {
+                    job.go();
+                    self.dirty = true;
+                }
+            }
+            Some(Ok(watcher::Event::Init)) => self.relist = Some(Vec::new()),
+            Some(Ok(watcher::Event::InitApply(pod))) => {
+                self.relist.get_or_insert_default().extend(pod.metadata.uid.clone());
+                self.applied(&pod, now);
+            }
+            Some(Ok(watcher::Event::InitDone)) => {
+                if let Some(there) = self.relist.take() {
+                    self.by_uid.iter_mut().filter(|(uid, _)| !there.contains(uid)).for_each(|(_, job)| job.go());
+                    self.dirty = true;
+                }
+            }
+            Some(Err(error)) => tracing::warn!(%error, "watch of the node's pods failed"),
+            None => {}
+        }
+    }
+
+    fn applied(&mut self, pod: &Pod, now: Instant) {
+        let Some(facts) = pod_facts(pod) else { return };
+        match self.by_uid.get_mut(&facts.uid) {
+            Some(job) if facts.finished() => job.go(),
+            Some(job) => {
+                if facts.deleting && job.state != State::Leaving && !job.over() {
+                    job.leave(now);
+                }
+                job.pod = facts;
+            }
+            None => {
+                let same_owner = |job: &Job| job.pod.owner.is_some() && job.pod.owner == facts.owner;
+                if !facts.deleting && self.by_uid.values().any(same_owner) {
+                    self.came_back += 1;
+                }
+                return;
+            }
+        }
+        self.dirty = true;
+    }
+
+    /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for.
+    pub(super) fn age(&mut self, now: Instant, node_dead: bool) {
+        let grace_max = self.grace_max;
+        for job in self.by_uid.values_mut() {
+            let Some(since) = job.leaving_since.filter(|_| job.state == State::Leaving) else { continue };
+            let grace = Duration::from_secs(grace_secs(&job.pod, grace_max));
+            if now < since + grace + GRACE_SLACK {
+                continue;
+            }
+            if job.reason.is_empty() {
+                job.reason = if job.pod.finalizers.is_empty() {
+                    format!("still terminating {} s after it was evicted", now.duration_since(since).as_secs())
+                } else {
+                    format!("still terminating, held by finalizer {}", job.pod.finalizers.join(", "))
+                };
+                self.dirty = true;
+            }
+            if node_dead {
+                job.state = State::Stuck;
+                self.dirty = true;
+            }
+        }
+    }
+
+    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway.
+    pub(super) fn bypass(&mut self, now: Instant) {
+        for job in self.by_uid.values_mut().filter(|job| job.state == State::Waiting && job.pod.finalizers.is_empty()) {
+            job.bypass = true;
+            job.blocked = false;
+            job.due = now;
+        }
+    }
+
+    pub(super) fn grace_longest(&self) -> Duration {
+        self.by_uid.values().map(|job| self.grace(job)).max().unwrap_or_default()
+    }
+
+    fn grace(&self, job: &Job) -> Duration {
+        Duration::from_secs(grace_secs(&job.pod, self.grace_max))
+    }
+
+    pub(super) fn gone(&self) -> usize {
+        self.by_uid.values().filter(|job| job.state == State::Gone).count()
+    }
+
+    pub(super) const fn came_back(&self) -> u32 {
+        self.came_back
+    }
+
+    pub(super) fn stuck(&self) -> Vec<String> {
+        self.by_uid.values().filter(|job| job.state == State::Stuck).map(Job::words).collect()
+    }
+
+    /// Those that are not gone, in words.
+    pub(super) fn open(&self) -> String {
+        let open: Vec<_> =
+            self.order.iter().map(|uid| &self.by_uid[uid]).filter(|job| job.state != State::Gone).map(Job::words).collect();
+        open.join("; ")
+    }
+
+    pub(super) fn records(&self) -> Vec<PodRecord> {
+        self.order.iter().map(|uid| self.by_uid[uid].record()).collect()
+    }
+}
+
+impl Job {
+    const fn over(&self) -> bool {
+        matches!(self.state, State::Gone | State::Stuck)
+    }
+
+    fn leave(&mut self, now: Instant) {
+        self.state = State::Leaving;
+        self.leaving_since.get_or_insert(now);
+        self.reason.clear();
+        self.blocked = false;
+    }
+
+    fn go(&mut self) {
+        self.state = State::Gone;
+        self.reason.clear();
+    }
+
+    fn words(&self) -> String {
+        let state = if self.reason.is_empty() { self.word() } else { self.reason.as_str() };
+        format!("{}/{}: {state}", self.pod.namespace, self.pod.name)
+    }
+
+    fn word(&self) -> &'static str {
+        match self.state {
+            State::Waiting if self.after_completion && !self.bypass => "waiting for its completion",
+            State::Waiting if self.reason.is_empty() => "waiting",
+            State::Waiting => "blocked",
+            State::Asked | State::Leaving => "evicting",
+            State::Gone => "gone",
+            State::Stuck => "failed",
+        }
+    }
+
+    fn record(&self) -> PodRecord {
+        PodRecord {
+            namespace: self.pod.namespace.clone(),
+            name: self.pod.name.clone(),
+            uid: self.pod.uid.clone(),
+            state: self.word().to_owned(),
+            reason: self.reason.clone(),
+            eviction_calls: self.calls,
+        }
+    }
+}
+
+/// The record of a pod that stays.
+pub(super) fn skipped_record(skipped: &Skipped) -> PodRecord {
+    PodRecord {
+        namespace: skipped.pod.namespace.clone(),
+        name: skipped.pod.name.clone(),
+        uid: skipped.pod.uid.clone(),
+        state: "skipped".to_owned(),
+        reason: skipped.why.clone(),
+        eviction_calls: 0,
+    }
+}
+
+fn chance() -> f64 {
+    crate::execute::chance()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use gpuheal_spoke_core::drain::Planned;
+
+use super::*;
+
+fn pod(name: &str) -> PodFacts {
+    PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ..PodFacts::default() }
+}
+
+fn planned(name: &str) -> Planned {
+    Planned { pod: pod(name), after_completion: false }
+}
+
+fn jobs(stateless: &[&str], stateful: &[&str], now: Instant) -> Jobs {
+    let list = |names: &[&str]| names.iter().map(|name| planned(name)).collect();
+    let plan = Plan { stateless: list(stateless), stateful: list(stateful), skipped: vec![] };
+    Jobs::new(&plan, Duration::from_secs(60), now)
+}
+
+fn budget() -> Outcome {
+    Outcome::Budget { wait: None, why: "the disruption budget web needs 3 healthy pods and has 3 currently".into() }
+}
+
+#[test]
+fn stateless_pods_go_together_and_stateful_ones_one_by_one_after_them() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a", "b"], &["db-0", "db-1"], now);
+    assert_eq!(jobs.due(now), ["a", "b"]);
+    for uid in ["a", "b"] {
+        jobs.launch(uid).unwrap();
+        jobs.answered(uid, Outcome::Accepted, now);
+    }
+    assert!(jobs.due(now).is_empty(), "accepted is not gone");
+    for uid in ["a", "b"] {
+        jobs.by_uid.get_mut(uid).unwrap().go();
+    }
+    assert_eq!(jobs.due(now), ["db-0"]);
+    jobs.launch("db-0").unwrap();
+    assert!(jobs.due(now).is_empty());
+    jobs.answered("db-0", Outcome::Gone, now);
+    assert_eq!(jobs.due(now), ["db-1"]);
+    jobs.launch("db-1").unwrap();
+    jobs.answered("db-1", Outcome::Gone, now);
+    assert!(jobs.settled());
+}
+
+#[test]
+fn a_budgets_refusal_makes_one_pod_wait_and_is_told_once() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a", "b"], &["db-0"], now);
+    jobs.launch("a").unwrap();
+    let told = jobs.answered("a", budget(), now).unwrap();
+    assert_eq!(told, "pod ml/a cannot be evicted yet: the disruption budget web needs 3 healthy pods and has 3 currently");
+    assert_eq!(jobs.due(now), ["b"], "others go on");
+    let later = now + Duration::from_secs(1);
+    assert_eq!(jobs.due(later), ["a", "b"]);
+    jobs.launch("a").unwrap();
+    assert_eq!(jobs.answered("a", budget(), later), None);
+    jobs.launch("b").unwrap();
+    jobs.answered("b", Outcome::Gone, later);
+    assert!(jobs.due(later).is_empty(), "stateful pods wait for what a budget holds back");
+}
+
+#[test]
+fn what_only_a_person_can_mend_does_not_hold_up_the_stateful_ones() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &["db-0"], now);
+    jobs.launch("a").unwrap();
+    jobs.answered("a", Outcome::ManyBudgets { why: "two".into() }, now);
+    assert_eq!(jobs.due(now), ["db-0"]);
+    assert!(!jobs.settled());
+    assert_eq!(jobs.records()[0].state, "blocked");
+}
+
+#[test]
+fn a_lost_answer_is_looked_up_before_it_is_asked_again() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    assert!(!jobs.launch("a").unwrap().doubt);
+    jobs.answered("a", Outcome::Doubt, now);
+    assert!(jobs.launch("a").unwrap().doubt);
+    assert_eq!(jobs.records()[0].eviction_calls, 1, "a look is no eviction");
+}
+
+#[test]
+fn a_pod_on_its_way_out_is_not_evicted_again() {
+    let now = Instant::now();
+    let mut leaving = planned("a");
+    leaving.pod.deleting = true;
+    let plan = Plan { stateless: vec![leaving], ..Plan::default() };
+    let jobs = Jobs::new(&plan, Duration::from_secs(60), now);
+    assert!(jobs.due(now).is_empty());
+    assert_eq!(jobs.records()[0].state, "evicting");
+}
+
+#[test]
+fn a_pod_that_does_not_go_is_named_and_on_a_dead_node_not_waited_for() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    jobs.launch("a").unwrap();
+    jobs.answered("a", Outcome::Accepted, now);
+    let later = now + Duration::from_secs(30) + GRACE_SLACK;
+    jobs.age(later, false);
+    assert_eq!(jobs.records()[0].reason, "still terminating 60 s after it was evicted");
+    assert!(!jobs.settled());
+    jobs.age(later, true);
+    assert!(jobs.settled());
+    assert_eq!(jobs.gone(), 0, "it is not claimed to be gone");
+    assert_eq!(jobs.stuck().len(), 1);
+}
+
+#[test]
+fn a_pod_that_waits_for_completion_is_evicted_only_past_the_deadline_by_leave() {
+    let now = Instant::now();
+    let plan = Plan { stateless: vec![Planned { after_completion: true, ..planned("a") }], ..Plan::default() };
+    let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
+    assert!(jobs.due(now).is_empty());
+    jobs.bypass(now);
+    assert_eq!(jobs.due(now), ["a"]);
+    assert!(jobs.launch("a").unwrap().bypass);
+}

@@ -1,0 +1,240 @@
+//! What is asked before each side effect: still told to go on, still leading with margin, still in time, still what the
+//! command assumed, and no person in between. Costs no API call.
+
+use std::time::Duration;
+
+use gpuheal_proto::{
+    command::{Command, CommandState, Refusal},
+    time::Timestamp,
+    words::Action,
+};
+use gpuheal_spoke_core::{
+    mark::{NodeFacts, Want},
+    verify::{STEP_MARGIN, check_faults, check_time, marker},
+};
+use tokio::sync::watch;
+
+use super::{Ctx, StopWord};
+use crate::verify::{cached_node, hub_now, standing};
+
+/// How often a margin that is too small is looked at again.
+const MARGIN_RECHECK: Duration = Duration::from_millis(100);
+
+/// Why nothing more is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// Not ours any more: no last word, the next leader takes it up.
+    Lost(String),
+    /// It ends here.
+    End {
+        /// With this state.
+        state: CommandState,
+        /// And this code, when it is a refusal.
+        refusal: Option<Refusal>,
+        /// With numbers.
+        reason: String,
+    },
+}
+
+impl Halt {
+    pub(super) fn end(state: CommandState, refusal: Refusal, reason: impl Into<String>) -> Self {
+        Self::End { state, refusal: Some(refusal), reason: reason.into() }
+    }
+
+    pub(super) fn failed(reason: impl Into<String>) -> Self {
+        Self::End { state: CommandState::Failed, refusal: None, reason: reason.into() }
+    }
+}
+
+/// What a running command is held to.
+pub(super) struct Guard<'a> {
+    pub(super) ctx: &'a Ctx,
+    pub(super) command: &'a Command,
+    pub(super) stop: watch::Receiver<Option<StopWord>>,
+    /// The reign under which it runs.
+    pub(super) reign: u64,
+    /// `start_by` until the first effect, `finish_by` from then on.
+    pub(super) by: Timestamp,
+    /// What we have set on the node: a person who takes it away is obeyed.
+    pub(super) marked: Option<Want>,
+}
+
+impl Guard<'_> {
+    /// Waits for margin, then asks everything.
+    pub(super) async fn pass(&self) -> Result<(), Halt> {
+        while self.still_ours()? < STEP_MARGIN {
+            tokio::time::sleep(MARGIN_RECHECK).await;
+        }
+        self.in_time()?;
+        self.as_assumed()
+    }
+
+    /// Resolves when somebody says stop, or the reign ends: for whoever waits.
+    pub(super) async fn interrupted(&self) {
+        let mut stop = self.stop.clone();
+        let mut leadership = self.ctx.deps.leadership.clone();
+        let mut config = self.ctx.config.clone();
+        let mut nodes = self.ctx.deps.nodes.changes();
+        loop {
+            tokio::select! {
+                () = self.ctx.halt.cancelled() => return,
+                () = until(&mut stop, Option::is_some) => return,
+                () = until(&mut leadership, |now| now.transitions() != Some(self.reign)) => return,
+                () = change(&mut config) => {}
+                () = change(&mut nodes) => {}
+            }
+            if self.as_assumed().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn still_ours(&self) -> Result<Duration, Halt> {
+        if let Some(word) = self.stop.borrow().clone() {
+            return Err(Halt::End { state: word.state, refusal: None, reason: word.reason });
+        }
+        if self.ctx.halt.is_cancelled() {
+            return Err(Halt::Lost("this replica is shutting down".to_owned()));
+        }
+        match self.ctx.reign() {
+            Some(reign) if reign == self.reign => {}
+            _ => return Err(Halt::Lost("the Lease was lost".to_owned())),
+        }
+        self.ctx.deps.elector.margin().ok_or_else(|| Halt::Lost("the Lease was lost".to_owned()))
+    }
+
+    fn in_time(&self) -> Result<(), Halt> {
+        check_time(self.command, hub_now(&self.ctx.deps.clock), self.by).map_err(|refused| {
+            if refused.refusal.not_now() {
+                Halt::Lost(refused.reason)
+            } else {
+                Halt::end(CommandState::Failed, refused.refusal, refused.reason)
+            }
+        })
+    }
+
+    /// The ceiling's stop, the fault, the node, a person. A release is held to the node alone.
+    pub(super) fn as_assumed(&self) -> Result<(), Halt> {
+        let target = &self.command.target.node;
+        let cancelled = |refusal, reason: String| Err(Halt::end(CommandState::Cancelled, refusal, reason));
+        let node = cached_node(&self.ctx.deps.nodes, target.name.as_str()).filter(|node| node.uid == target.uid.as_str());
+        if let Some(seen) = node.as_ref().and_then(NodeFacts::plan_revision)
+            && seen > self.command.plan_rev
+        {
+            return cancelled(Refusal::Superseded, format!("plan revision {}, the node carries {seen}", self.command.plan_rev));
+        }
+        if self.command.action() == Action::Release {
+            return Ok(());
+        }
+        if self.ctx.config().ceiling.stop {
+            return cancelled(Refusal::Stopped, "the cluster's ceiling says stop: true".to_owned());
+        }
+        if !self.command.harmful() {
+            return Ok(());
+        }
+        let standing = standing(self.ctx.deps.faults.as_ref(), self.command);
+        check_faults(self.command, &standing).or_else(|refused| cancelled(refused.refusal, refused.reason))?;
+        let Some(node) = node else { return Ok(()) };
+        if marker::opted_out(&node) {
+            return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
+        }
+        match self.marked.and_then(|want| overridden(&node, want, self.command)) {
+            Some(what) => Err(Halt::End {
+                state: CommandState::Cancelled,
+                refusal: None,
+                reason: format!("overridden by a person: {what} of node {} was taken away", node.name),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Waits until it holds; for ever when nobody can say so any more.
+async fn until<T>(word: &mut watch::Receiver<T>, holds: impl FnMut(&T) -> bool) {
+    if word.wait_for(holds).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits for the next change, likewise.
+async fn change<T>(word: &mut watch::Receiver<T>) {
+    if word.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// What of ours somebody has taken off the node. Only judged once our own write shows, so that a watch that lags behind
+/// it is not taken for a person.
+fn overridden(node: &NodeFacts, want: Want, command: &Command) -> Option<&'static str> {
+    use gpuheal_proto::kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_FAULTY};
+    if node.plan_revision() != Some(command.plan_rev) {
+        return None;
+    }
+    if want.label && node.label(LABEL_STATUS) != Some(STATUS_FAULTY) {
+        return Some("the label");
+    }
+    if want.taint && !node.has_taint(TAINT_FAULTY) {
+        return Some("the taint");
+    }
+    (want.cordon && node.unschedulable != Some(true)).then_some("the cordon")
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_proto::{
+        command::{Target, Times},
+        fault::NodeRef,
+        ids::{ClusterId, CommandId, IncidentId, NodeName, NodeUid, uuid_v7},
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    fn command() -> Command {
+        let at = Timestamp::EPOCH;
+        Command {
+            id: CommandId::from_uuid(uuid_v7(at, &[1; 32])),
+            idempotency_key: String::new(),
+            audience: ClusterId::parse("c").unwrap(),
+            key_epoch: 1,
+            hub_term: 1,
+            cmd_seq: 1,
+            plan_rev: 7,
+            times: Times { created: at, deliver_by: at, start_by: at, finish_by: at, expires: at },
+            incident: IncidentId::from_uuid(uuid_v7(at, &[2; 32])),
+            level: "P0".into(),
+            reason: String::new(),
+            policy_revision: 1,
+            policy_digest: String::new(),
+            target: Target {
+                node: NodeRef { name: NodeName::parse("n").unwrap(), uid: NodeUid::parse("u").unwrap(), boot_id: String::new() },
+                gpu: None,
+            },
+            fault_keys: vec![],
+            ignore_cooldown: false,
+            steps: vec![],
+        }
+    }
+
+    fn node(revision: &str, label: bool) -> NodeFacts {
+        let mut node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1",
+            "annotations": {"gpu-selfhealing.io/plan-revision": revision}, "labels": {}}});
+        if label {
+            node["metadata"]["labels"]["gpu-selfhealing.io/status"] = json!("faulty");
+        }
+        NodeFacts::from_json(&node).unwrap()
+    }
+
+    const LABEL: Want = Want { label: true, taint: false, cordon: false };
+
+    #[test]
+    fn a_label_taken_away_after_our_write_is_a_persons_hand() {
+        assert_eq!(overridden(&node("7", false), LABEL, &command()), Some("the label"));
+        assert_eq!(overridden(&node("7", true), LABEL, &command()), None);
+    }
+
+    #[test]
+    fn a_watch_that_does_not_show_our_write_yet_is_no_persons_hand() {
+        assert_eq!(overridden(&node("6", false), LABEL, &command()), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! What comes down the link, judged. Commands and cancellations are checked here, in the order of link.md, without a
+//! single API call in the usual case; what passes is given to a task, what does not is answered.
+
+use std::sync::Arc;
+
+use gpuheal_proto::{
+    command::{Command, CommandState, Refusal},
+    ids::CommandId,
+};
+use gpuheal_spoke_core::{
+    mark::NodeFacts,
+    verify::{self, Authentic, Envelope, Held, Known, Live, Refused, fingerprint},
+};
+use kube::Api;
+
+use super::{Back, HandLoop, RUNNING_MAX, StopWord, record::Created};
+use crate::{
+    healaction::{self, HealAction, HealActionSpec, Tombstone},
+    metrics,
+    verify::{cached_node, hub_now, node_facts, out, standing},
+};
+
+impl HandLoop {
+    /// A command's bytes. `looked_up` is what the API server said of the node when our watch did not show it.
+    pub(super) fn command(&mut self, bytes: Vec<u8>, looked_up: Option<Option<NodeFacts>>) {
+        let sha256 = fingerprint(&bytes);
+        let deps = &self.ctx.deps;
+        let envelope = match Envelope::received(bytes).authenticate(&deps.trust, &deps.cluster) {
+            Ok(envelope) => envelope,
+            Err(refused) => return self.refuse_unread(sha256, refused),
+        };
+        let id = envelope.command().id;
+        if let Some(refused) = self.not_ready() {
+            return self.say_not_now(envelope.command(), refused);
+        }
+        let (known, action) = self.known(id);
+        if let (Known::Final, Some(action)) = (known, &action) {
+            return self.tell(Arc::clone(action));
+        }
+        if self.running.contains_key(&id) || self.pending.contains(&id) {
+            if let Some(action) = action {
+                self.tell(action);
+            }
+            return;
+        }
+        match self.admit(envelope.clone(), known, looked_up.as_ref()) {
+            Ok(verified) => self.spawn_run(verified, action),
+            Err(refused) if refused.refusal == Refusal::NodeGone && looked_up.is_none() => self.look_up(&envelope),
+            Err(refused) if refused.refusal.not_now() => self.say_not_now(envelope.command(), refused),
+            Err(refused) => self.refuse(&envelope, refused, action),
+        }
+    }
+
+    /// Takes up an open action: its own bytes are checked as if they had just come.
+    pub(super) fn adopt(&mut self, id: CommandId, action: &Arc<HealAction>) {
+        let deps = &self.ctx.deps;
+        let Some(bytes) = healaction::envelope_bytes(action) else {
+            return self.end_open(action, CommandState::Failed, "", "the HealAction holds no signed command".to_owned());
+        };
+        let envelope = match Envelope::received(bytes).authenticate(&deps.trust, &deps.cluster) {
+            Ok(envelope) if envelope.command().id == id => envelope,
+            Ok(_) => {
+                return self.end_open(
+                    action,
+                    CommandState::Refused,
+                    "MALFORMED",
+                    "the HealAction's name is not its command's id".to_owned(),
+                );
+            }
+            Err(refused) => return self.end_open(action, CommandState::Refused, refused.refusal.as_str(), refused.reason),
+        };
+        let ours = cached_node(&deps.nodes, envelope.command().target.node.name.as_str())
+            .is_some_and(|node| node.plan_revision() == Some(envelope.command().plan_rev) && envelope.command().writes_node());
+        let begun = healaction::begun(action) || ours;
+        match self.admit(envelope.clone(), Known::Open { begun }, None) {
+            Ok(verified) => self.spawn_run(verified, Some(Arc::clone(action))),
+            Err(refused) if refused.refusal == Refusal::NodeGone => self.look_up(&envelope),
+            Err(refused) if refused.refusal.not_now() => {}
+            Err(refused) => self.refuse(&envelope, refused, Some(Arc::clone(action))),
+        }
+    }
+
+    fn admit(
+        &self,
+        envelope: Envelope<Authentic>,
+        known: Known,
+        looked_up: Option<&Option<NodeFacts>>,
+    ) -> Result<Envelope<verify::Verified>, Refused> {
+        let deps = &self.ctx.deps;
+        let Some(fence) = self.ctx.fence() else { return Err(Refused::new(Refusal::Busy, "the fence has not been read yet")) };
+        let now = hub_now(&deps.clock);
+        let timely = envelope.timely(&Held { known, fence, now })?;
+        let command = timely.command();
+        let name = command.target.node.name.as_str();
+        let node = match looked_up {
+            Some(node) => node.clone(),
+            None => cached_node(&deps.nodes, name),
+        };
+        let standing = standing(deps.faults.as_ref(), command);
+        let config = self.ctx.config();
+        let live = Live {
+            node: node.as_ref(),
+            standing: &standing,
+            margin: deps.elector.margin(),
+            config: &config,
+            out: out(&deps.nodes, &self.admitted(), name),
+            now: now.map(|now| now.at).unwrap_or_default(),
+        };
+        timely.admit(&live)
+    }
+
+    fn not_ready(&mut self) -> Option<Refused> {
+        if self.ctx.reign().is_none() {
+            return Some(Refused::new(Refusal::NotLeader, "another replica leads"));
+        }
+        if !self.ctx.actions.ready() || self.ctx.fence().is_none() {
+            self.resume();
+            return Some(Refused::new(Refusal::Busy, "this replica has just begun to lead"));
+        }
+        let running = self.running.len();
+        (running >= RUNNING_MAX)
+            .then(|| Refused::new(Refusal::Busy, format!("{running} commands are at work, {RUNNING_MAX} may be")))
+    }
+
+    /// Our watch shows no such node, or another machine: the API server is asked once before that is believed.
+    fn look_up(&mut self, envelope: &Envelope<Authentic>) {
+        let (bytes, command) = (envelope.bytes().to_vec(), envelope.command());
+        let (id, name) = (command.id, command.target.node.name.to_string());
+        let ctx = Arc::clone(&self.ctx);
+        self.pending.insert(id);
+        self.tasks.spawn(async move {
+            let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(ctx.kube.client());
+            let node = ctx.kube.call("get node", api.get_opt(&name)).await.map(|node| node.as_ref().and_then(node_facts));
+            Back::Node { bytes, id, node }
+        });
+    }
+
+    /// A refusal for ever: a tombstone, or the end of the open action.
+    fn refuse(&mut self, envelope: &Envelope<Authentic>, refused: Refused, action: Option<Arc<HealAction>>) {
+        let command = envelope.command();
+        let labels = [("node", command.target.node.name.as_str()), ("reason", refused.refusal.as_str())];
+        self.ctx.deps.metrics.inc(metrics::SKIPPED, &labels);
+        tracing::info!(command.id = %command.id, node.name = %command.target.node.name, refusal = %refused.refusal, reason = refused.reason, "command refused");
+        match action {
+            None => {
+                let mut spec =
+                    healaction::new_spec(command, envelope.bytes(), self.ctx.deps.replica.as_str(), self.ctx.reign().unwrap_or(0));
+                spec.tombstone = Some(tombstone(CommandState::Refused, &refused));
+                self.bury(command.id, spec);
+            }
+            Some(action) => {
+                let state = match (healaction::begun(&action), refused.refusal) {
+                    (false, _) => CommandState::Refused,
+                    (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
+                    (true, _) => CommandState::Cancelled,
+                };
+                self.end_open(&action, state, refused.refusal.as_str(), refused.reason);
+            }
+        }
+    }
+
+    /// What did not pass the first checks: by its id where its signature holds, else by its hash.
+    fn refuse_unread(&mut self, sha256: String, refused: Refused) {
+        tracing::warn!(envelope.sha256 = sha256, refusal = %refused.refusal, reason = refused.reason, "command not accepted");
+        let leads = self.ctx.reign().is_some() && self.ctx.actions.ready();
+        if let (Some(id), true) = (refused.id, leads) {
+            let spec = HealActionSpec { tombstone: Some(tombstone(CommandState::Refused, &refused)), ..HealActionSpec::default() };
+            return self.bury(id, spec);
+        }
+        let ctx = Arc::clone(&self.ctx);
+        self.tasks.spawn(async move {
+            ctx.reports.unverifiable(sha256, &refused).await;
+            Back::Done
+        });
+    }
+
+    fn say_not_now(&mut self, command: &Command, refused: Refused) {
+        let (ctx, id) = (Arc::clone(&self.ctx), command.id.to_string());
+        tracing::debug!(command.id = id, refusal = %refused.refusal, reason = refused.reason, "command not taken now");
+        self.tasks.spawn(async move {
+            ctx.reports.not_now(id, &refused).await;
+            Back::Done
+        });
+    }
+
+    fn tell(&mut self, action: Arc<HealAction>) {
+        let ctx = Arc::clone(&self.ctx);
+        self.tasks.spawn(async move {
+            ctx.reports.tell(&action).await;
+            Back::Done
+        });
+    }
+
+    /// Creates a tombstone and tells it. One that could not be created is not told: the bytes will come again.
+    fn bury(&mut self, id: CommandId, spec: HealActionSpec) {
+        let ctx = Arc::clone(&self.ctx);
+        self.pending.insert(id);
+        self.tasks.spawn(async move {
+            match ctx.records.create(&ctx.records.named(&id.to_string(), spec)).await {
+                Ok(Created::New(action) | Created::Exists(action)) => ctx.reports.tell(&action).await,
+                Err(error) => tracing::warn!(command.id = %id, %error, "tombstone not created"),
+            }
+            Back::Settled(id)
+        });
+    }
+
+    fn end_open(&mut self, action: &Arc<HealAction>, state: CommandState, refusal: &str, reason: String) {
+        let (ctx, action, refusal) = (Arc::clone(&self.ctx), Arc::clone(action), refusal.to_owned());
+        let reign = self.ctx.reign().unwrap_or(0);
+        let id = CommandId::parse(action.id()).ok();
+        self.pending.extend(id);
+        self.tasks.spawn(async move {
+            match ctx.records.finish(&action, state, &refusal, &reason, reign).await {
+                Ok(action) => ctx.reports.tell(&action).await,
+                Err(error) => tracing::warn!(command.id = action.id(), %error, "HealAction not ended yet"),
+            }
+            id.map_or(Back::Done, Back::Settled)
+        });
+    }
+
+    /// A cancellation: stops what is at work, ends what is open, and leaves a tombstone for what has not come yet.
+    pub(super) fn cancel(&mut self, bytes: &[u8]) {
+        let deps = &self.ctx.deps;
+        let fence = self.ctx.fence().unwrap_or_default();
+        let cancel = match verify::cancel(bytes, &deps.trust, &deps.cluster, fence) {
+            Ok(cancel) => cancel,
+            Err(refused) => return tracing::warn!(refusal = %refused.refusal, reason = refused.reason, "cancellation not accepted"),
+        };
+        if self.ctx.reign().is_none() || !self.ctx.actions.ready() {
+            return tracing::debug!(command.id = %cancel.command, "cancellation left to the leader");
+        }
+        let reason = format!("cancelled by the hub: {}", cancel.reason);
+        if let Some(running) = self.running.get(&cancel.command) {
+            running.stop.send_replace(Some(StopWord { state: CommandState::Cancelled, reason }));
+            return;
+        }
+        match self.ctx.actions.get(&cancel.command.to_string()) {
+            Some(action) if healaction::is_final(&action) => self.tell(action),
+            Some(action) => self.end_open(&action, CommandState::Cancelled, "", reason),
+            None => {
+                let tombstone = Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason };
+                let spec = HealActionSpec { hub_term: cancel.hub_term, tombstone: Some(tombstone), ..HealActionSpec::default() };
+                self.bury(cancel.command, spec);
+            }
+        }
+    }
+}
+
+fn tombstone(state: CommandState, refused: &Refused) -> Tombstone {
+    Tombstone { state: state.to_string(), refusal: refused.refusal.to_string(), reason: refused.reason.clone() }
+}

@@ -1,0 +1,174 @@
+//! Writing HealActions: created once, status by compare-and-swap, finalizer taken off once the hub has the outcome,
+//! deleted a day after they have run out.
+
+use std::{sync::Arc, time::Duration};
+
+use gpuheal_proto::{
+    command::{CommandState, Undo},
+    kubernetes::{FIELD_MANAGER, FINALIZER},
+    time::{Timestamp, parse_rfc3339},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+};
+use serde_json::json;
+
+use super::{
+    api::{Error, Kube},
+    store::Actions,
+};
+use crate::{
+    healaction::{self, HealAction, HealActionStatus},
+    report::Reports,
+};
+
+/// How long a HealAction outlives its command: long enough for whoever looks the next day.
+const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// Writes HealActions.
+#[derive(Debug)]
+pub(super) struct Records {
+    kube: Kube,
+    namespace: String,
+    actions: Arc<Actions>,
+}
+
+/// What came of creating one.
+pub(super) enum Created {
+    /// It is ours.
+    New(Arc<HealAction>),
+    /// It was there already.
+    Exists(Arc<HealAction>),
+}
+
+impl Records {
+    pub(super) const fn new(kube: Kube, namespace: String, actions: Arc<Actions>) -> Self {
+        Self { kube, namespace, actions }
+    }
+
+    fn api(&self) -> Api<HealAction> {
+        Api::namespaced(self.kube.client(), &self.namespace)
+    }
+
+    pub(super) fn named(&self, id: &str, spec: healaction::HealActionSpec) -> HealAction {
+        HealAction::named(id, &self.namespace, spec)
+    }
+
+    /// Creates the intent or tombstone. A conflict means that it exists: that one is then the truth. An answer that was
+    /// lost shows as the same conflict at the next attempt.
+    pub(super) async fn create(&self, action: &HealAction) -> Result<Created, Error> {
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match self.kube.call("create HealAction", self.api().create(&params, action)).await {
+            Ok(created) => Ok(Created::New(self.actions.put(created))),
+            Err(error) if error.code() == Some(409) => self.read(action.id()).await.map(Created::Exists),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) async fn read(&self, id: &str) -> Result<Arc<HealAction>, Error> {
+        let action = self.kube.call("get HealAction", self.api().get(id)).await?;
+        Ok(self.actions.put(action))
+    }
+
+    /// Writes a status by the resourceVersion of `action`.
+    pub(super) async fn write_status(&self, action: &HealAction, status: HealActionStatus) -> Result<Arc<HealAction>, Error> {
+        let mut next = action.clone();
+        next.status = Some(status);
+        next.metadata.managed_fields = None;
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let written = self.kube.call("write HealAction", self.api().replace_status(action.id(), &params, &next)).await?;
+        Ok(self.actions.put(written))
+    }
+
+    /// Ends an open action by one write, for whoever is not at work on it.
+    pub(super) async fn finish(
+        &self,
+        action: &HealAction,
+        state: CommandState,
+        refusal: &str,
+        reason: &str,
+        reign: u64,
+    ) -> Result<Arc<HealAction>, Error> {
+        let mut status = healaction::status_of(action);
+        status.state = state.to_string();
+        refusal.clone_into(&mut status.refusal);
+        reason.clone_into(&mut status.outcome);
+        status.lease_transitions = reign;
+        status.status_seq = healaction::seq(action) + 1;
+        self.write_status(action, status).await
+    }
+
+    /// The hub has the outcome: the finalizer goes, except from the record of a mark that still stands. A release takes
+    /// it off the marks that it has undone.
+    pub(super) async fn let_go(&self, action: &HealAction, reports: &Reports) {
+        if action.held() && !marked_node(action) {
+            self.drop_finalizer(action).await;
+        }
+        let released = action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded;
+        if released {
+            for older in self.marks_before(&action.spec.node_uid, action.spec.plan_revision) {
+                if older.held() && healaction::is_final(&older) && reports.acked(&older) {
+                    self.drop_finalizer(&older).await;
+                }
+            }
+        }
+    }
+
+    fn marks_before(&self, node_uid: &str, plan_revision: u64) -> Vec<Arc<HealAction>> {
+        let mut all = self.actions.all();
+        all.retain(|action| action.spec.node_uid == node_uid && action.spec.plan_revision < plan_revision && marked_node(action));
+        all
+    }
+
+    /// The record of what is ours on a node now: the latest mark's, unless a later release has undone it.
+    pub(super) fn standing_undo(&self, node_uid: &str, not: &str) -> Undo {
+        let mut of_node = self.actions.all();
+        of_node.retain(|action| action.spec.node_uid == node_uid && action.id() != not);
+        let released = of_node.iter().filter(|a| a.spec.action == "release" && healaction::state(a) == CommandState::Succeeded);
+        let released = released.map(|action| action.spec.plan_revision).max();
+        let marks = of_node.iter().filter(|action| marked_node(action) && Some(action.spec.plan_revision) > released);
+        marks.max_by_key(|action| action.spec.plan_revision).map(|action| healaction::undo_of(action)).unwrap_or_default()
+    }
+
+    async fn drop_finalizer(&self, action: &HealAction) {
+        let kept: Vec<_> = action.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
+        let patch = json!({"metadata": {"finalizers": kept, "resourceVersion": action.metadata.resource_version}});
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        match self.kube.call("drop finalizer", self.api().patch(action.id(), &params, &Patch::Merge(patch))).await {
+            Ok(action) => drop(self.actions.put(action)),
+            Err(error) if error.not_found() => self.actions.remove(action.id()),
+            // Told and acked again at the next session, and tried again then.
+            Err(error) => tracing::debug!(command.id = action.id(), %error, "finalizer not dropped yet"),
+        }
+    }
+
+    /// Deletes what has run out and is not held by a finalizer.
+    pub(super) async fn collect(&self, now: Timestamp) {
+        for action in self.actions.all() {
+            let old = runs_out(&action).is_some_and(|expires| now.since(expires) > KEEP);
+            if !old || action.held() || !healaction::is_final(&action) {
+                continue;
+            }
+            let preconditions = Preconditions { uid: action.metadata.uid.clone(), resource_version: None };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.id(), &params)).await {
+                tracing::debug!(command.id = action.id(), %error, "HealAction not collected yet");
+            }
+        }
+    }
+}
+
+/// When it runs out: a tombstone of what was not for us knows only when it was made.
+fn runs_out(action: &HealAction) -> Option<Timestamp> {
+    let made = || Some(Timestamp::from_unix_ms(action.metadata.creation_timestamp.as_ref()?.0.as_millisecond()));
+    parse_rfc3339(&action.spec.expires).ok().or_else(made)
+}
+
+/// It has changed its node: its undo record is needed until the release.
+fn marked_node(action: &HealAction) -> bool {
+    let done = |step: &healaction::StepRecord| step.name == "mark" && step.state == "done";
+    let unclear = matches!(healaction::state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
+    let has_undo = !healaction::undo_of(action).fields.is_empty();
+    has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
+}

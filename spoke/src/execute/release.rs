@@ -1,0 +1,46 @@
+//! The release step: what the undo record says was ours goes back to what it was, in one patch. The command carries the
+//! record that the hub kept; where it carries none, the cluster's own is used.
+
+use gpuheal_proto::command::Undo;
+use gpuheal_spoke_core::release::release as plan;
+
+use super::{
+    guard::Halt,
+    mark::{ATTEMPTS_MAX, Patched, current, patch_node, pause, stamp},
+    run::Run,
+};
+use crate::{events::Kind, metrics, verify::cached_node};
+
+/// Releases the node.
+pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Halt> {
+    let undo = if undo.fields.is_empty() { run.earlier_undo() } else { undo.clone() };
+    let mut node = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str());
+    for attempt in 0..ATTEMPTS_MAX {
+        let facts = current(run, node.take()).await?;
+        let stamp = stamp(run.ctx, run.command);
+        // Taken up after the patch was sent: it carries our revision and nothing of ours is left.
+        if facts.plan_revision() == Some(stamp.plan_rev) && !facts.marked() {
+            return Ok("was released already".to_owned());
+        }
+        let release = plan(&facts, &undo, stamp).map_err(|error| Halt::failed(error.to_string()))?;
+        run.guard.pass().await?;
+        match patch_node(run, &release.patch).await? {
+            Patched::Yes => {
+                let mut message = format!("restored {}", list(&release.restored));
+                if !release.left.is_empty() {
+                    message = format!("{message}; left {}", release.left.join(", "));
+                }
+                let (events, command, text) = (run.ctx.events.clone(), run.command.clone(), format!("released: {message}"));
+                run.aside(async move { events.on_node(&command, "release", Kind::Normal, &text).await });
+                return Ok(message);
+            }
+            Patched::Again => pause(attempt).await,
+        }
+    }
+    run.ctx.deps.metrics.inc(metrics::ANNOTATION_FAILED, &[]);
+    Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")))
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}

@@ -1,0 +1,354 @@
+//! One command from intent to outcome. The intent, with the undo record of the first write, exists before anything is
+//! done; steps run in order from the cursor; what is idempotent needs no write of its own; the last status tells all.
+
+use std::sync::Arc;
+
+use gpuheal_proto::{
+    command::{Command, CommandState, Step, Undo},
+    words::Action,
+};
+use gpuheal_spoke_core::{
+    mark::Want,
+    verify::{Envelope, Verified},
+};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Ctx, StopWord, drain,
+    guard::{Guard, Halt},
+    mark, notify,
+    record::Created,
+    release, restart,
+};
+use crate::{
+    events::Kind,
+    healaction::{self, HealAction, HealActionStatus, PodRecord, StepRecord, UndoEntry},
+    metrics,
+    verify::record_now,
+};
+
+/// Between two writes of progress.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// Before the first: what is over by then needs one write, not two.
+const PROGRESS_FIRST: Duration = Duration::from_secs(2);
+/// Attempts at the last status: nobody else may end what is ours.
+const SAVE_ATTEMPTS: u32 = 6;
+
+/// How a task ended.
+pub(super) enum Ended {
+    /// With its last status written.
+    Final,
+    /// Without: the next leader, or the next tick, takes it up.
+    Lost(String),
+}
+
+/// A running command.
+pub(super) struct Run<'a> {
+    pub(super) ctx: &'a Ctx,
+    pub(super) command: &'a Command,
+    pub(super) guard: Guard<'a>,
+    pub(super) status: HealActionStatus,
+    action: Arc<HealAction>,
+    side: JoinSet<()>,
+    progress_at: Instant,
+    effect: bool,
+}
+
+/// Executes a verified command, new or taken up.
+pub(super) async fn run(
+    ctx: &Arc<Ctx>,
+    envelope: Envelope<Verified>,
+    existing: Option<Arc<HealAction>>,
+    stop: watch::Receiver<Option<StopWord>>,
+) -> Ended {
+    let command = envelope.command();
+    for note in envelope.notes() {
+        tracing::warn!(command.id = %command.id, note, "odd, and no reason to stop");
+    }
+    let Some(reign) = ctx.reign() else { return Ended::Lost("the Lease was lost".to_owned()) };
+    if let Some(fence) = ctx.fence().unwrap_or_default().raised_by(command, ctx.deps.trust.version) {
+        match ctx.fences.raise(fence).await {
+            Ok(fence) => ctx.set_fence(fence),
+            Err(error) => return Ended::Lost(error.to_string()),
+        }
+    }
+    cancel_older(ctx, command, reign).await;
+    let taken_up = existing.is_some();
+    let action = match existing {
+        Some(action) => action,
+        None => match create(ctx, &envelope, reign).await {
+            Ok(action) => action,
+            Err(why) => return Ended::Lost(why),
+        },
+    };
+    let effect = taken_up && healaction::begun(&action);
+    let by = if effect { command.times.finish_by } else { command.times.start_by };
+    let mut run = Run {
+        guard: Guard { ctx, command, stop, reign, by, marked: None },
+        status: healaction::status_of(&action),
+        action,
+        side: JoinSet::new(),
+        progress_at: Instant::now() + PROGRESS_FIRST,
+        effect,
+        ctx,
+        command,
+    };
+    if taken_up {
+        // The swap fences off whoever was at work before: its next write is a conflict.
+        let state = if effect { CommandState::Started } else { CommandState::Received };
+        run.status.state = state.to_string();
+        if let Err(Halt::Lost(why)) = run.save().await {
+            return Ended::Lost(why);
+        }
+    } else {
+        ctx.reports.tell(&run.action).await;
+    }
+    let end = run.steps().await;
+    run.finish(end).await
+}
+
+/// Creates the intent with the undo record of its first write to the node.
+async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<Arc<HealAction>, String> {
+    let command = envelope.command();
+    let mut spec = healaction::new_spec(command, envelope.bytes(), ctx.deps.replica.as_str(), reign);
+    spec.undo = mark::planned_undo(ctx, command).fields.iter().map(UndoEntry::from).collect();
+    let action = ctx.records.named(&command.id.to_string(), spec);
+    match ctx.records.create(&action).await {
+        Ok(Created::New(action)) => {
+            tracing::info!(command.id = %command.id, node.name = %command.target.node.name, action = %command.action(), "intent created");
+            Ok(action)
+        }
+        // Its state is the answer; an open one is taken up at the next tick.
+        Ok(Created::Exists(action)) => {
+            ctx.reports.tell(&action).await;
+            Err("its HealAction exists already".to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Open actions of the same node under a lower plan revision, that nobody here works on, end now.
+async fn cancel_older(ctx: &Ctx, command: &Command, reign: u64) {
+    if !command.harmful() && command.action() != Action::Release {
+        return;
+    }
+    let node = command.target.node.uid.as_str();
+    for action in ctx.actions.all() {
+        let older = action.spec.node_uid == node && action.spec.plan_revision < command.plan_rev && !healaction::is_final(&action);
+        if older {
+            let reason = format!("superseded by plan revision {}", command.plan_rev);
+            match ctx.records.finish(&action, CommandState::Cancelled, "SUPERSEDED", &reason, reign).await {
+                Ok(action) => ctx.reports.tell(&action).await,
+                Err(error) => tracing::debug!(command.id = action.id(), %error, "older action not ended, its own guard will"),
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    async fn steps(&mut self) -> Result<(), Halt> {
+        let command = self.command;
+        self.status.steps.resize_with(command.steps.len(), StepRecord::default);
+        for (index, step) in command.steps.iter().enumerate() {
+            step.name().clone_into(&mut self.status.steps[index].name);
+            if index < self.status.cursor as usize {
+                self.done_before(step);
+                continue;
+            }
+            self.begin(index);
+            self.guard.pass().await?;
+            let result = self.step(index, step).await;
+            self.end(index, &result);
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, index: usize, step: &Step) -> Result<String, Halt> {
+        self.effect = true;
+        match step {
+            Step::Notify { message } => Ok(notify::notify(self, message)),
+            Step::Mark { label, taint, cordon } => mark::mark(self, Want { label: *label, taint: *taint, cordon: *cordon }).await,
+            Step::Drain(drain) => drain::drain(self, index, drain).await,
+            Step::RestartWorkload { owners } => restart::restart(self, owners).await,
+            Step::Release { undo } => release::release(self, undo).await,
+        }
+    }
+
+    /// A mark that was made before we took the command up still tells what a person may have taken away.
+    fn done_before(&mut self, step: &Step) {
+        if let Step::Mark { label, taint, cordon } = step {
+            self.guard.marked = Some(Want { label: *label, taint: *taint, cordon: *cordon });
+        }
+    }
+
+    fn begin(&mut self, index: usize) {
+        let now = record_now(&self.ctx.deps.clock).unix_ms();
+        let record = &mut self.status.steps[index];
+        "running".clone_into(&mut record.state);
+        if record.started_unix_ms == 0 {
+            record.started_unix_ms = now;
+        }
+    }
+
+    fn end(&mut self, index: usize, result: &Result<String, Halt>) {
+        self.guard.by = self.command.times.finish_by;
+        let now = record_now(&self.ctx.deps.clock).unix_ms();
+        let record = &mut self.status.steps[index];
+        record.finished_unix_ms = now;
+        match result {
+            Ok(message) => {
+                "done".clone_into(&mut record.state);
+                record.message.clone_from(message);
+                self.status.cursor = u32::try_from(index + 1).unwrap_or(u32::MAX);
+            }
+            Err(Halt::End { reason, .. }) => {
+                "failed".clone_into(&mut record.state);
+                record.message.clone_from(reason);
+            }
+            Err(Halt::Lost(_)) => {}
+        }
+    }
+
+    /// Something that is told on the side: a failure of it stops nothing, yet it is joined before the last word.
+    pub(super) fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.side.spawn(task);
+    }
+
+    /// What was ours on the node before this command.
+    pub(super) fn earlier_undo(&self) -> Undo {
+        let own = healaction::undo_of(&self.action);
+        if own.fields.is_empty() {
+            self.ctx.records.standing_undo(self.command.target.node.uid.as_str(), self.action.id())
+        } else {
+            own
+        }
+    }
+
+    /// The undo record, stored before the write that it tells of. No call when the intent holds it already.
+    pub(super) async fn record_undo(&mut self, undo: &Undo) -> Result<(), Halt> {
+        if healaction::undo_of(&self.action) == *undo {
+            return Ok(());
+        }
+        self.status.undo = undo.fields.iter().map(UndoEntry::from).collect();
+        self.started();
+        self.save().await
+    }
+
+    /// Progress of a step, written at most once a second.
+    pub(super) async fn progress(&mut self, index: usize, pods: Vec<PodRecord>) -> Result<(), Halt> {
+        self.status.steps[index].pods = pods;
+        if Instant::now() < self.progress_at {
+            return Ok(());
+        }
+        self.started();
+        self.save().await
+    }
+
+    /// When progress may be written next.
+    pub(super) const fn progress_at(&self) -> Instant {
+        self.progress_at
+    }
+
+    fn started(&mut self) {
+        self.status.state = CommandState::Started.to_string();
+    }
+
+    /// Writes the status by compare-and-swap and tells the hub. A conflict is somebody's label or finalizer, or somebody
+    /// else's reign: only the first is tried again.
+    async fn save(&mut self) -> Result<(), Halt> {
+        self.status.holder = self.ctx.deps.replica.to_string();
+        self.status.lease_transitions = self.guard.reign;
+        for attempt in 0..SAVE_ATTEMPTS {
+            self.status.status_seq = healaction::seq(&self.action) + 1;
+            match self.ctx.records.write_status(&self.action, self.status.clone()).await {
+                Ok(action) => {
+                    self.action = action;
+                    self.progress_at = Instant::now() + PROGRESS_EVERY;
+                    self.ctx.reports.tell(&self.action).await;
+                    return Ok(());
+                }
+                Err(error) if error.not_found() => return Err(Halt::Lost("its HealAction was deleted".to_owned())),
+                Err(error) if error.conflict() || error.transient() => {
+                    if !error.conflict() {
+                        tokio::time::sleep(gpuheal_spoke_core::drain::backoff(attempt, None, super::chance())).await;
+                    }
+                    self.reread().await?;
+                }
+                Err(error) => return Err(Halt::Lost(error.to_string())),
+            }
+        }
+        Err(Halt::Lost(format!("its status could not be written in {SAVE_ATTEMPTS} attempts")))
+    }
+
+    /// Reads the action again and tells whether it is still ours.
+    async fn reread(&mut self) -> Result<(), Halt> {
+        let Ok(action) = self.ctx.records.read(self.action.id()).await else { return Ok(()) };
+        let theirs = action.status.as_ref().map_or(0, |status| status.lease_transitions) > self.guard.reign;
+        if theirs || healaction::is_final(&action) {
+            return Err(Halt::Lost("another writer has ended or taken up its HealAction".to_owned()));
+        }
+        self.action = action;
+        Ok(())
+    }
+
+    async fn finish(mut self, end: Result<(), Halt>) -> Ended {
+        let (state, reason) = match end {
+            Ok(()) => (CommandState::Succeeded, self.summary()),
+            Err(Halt::Lost(why)) => {
+                while self.side.join_next().await.is_some() {}
+                return Ended::Lost(why);
+            }
+            Err(Halt::End { state, refusal, reason }) => {
+                let state = if self.effect { state } else { CommandState::Refused };
+                self.status.refusal = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+                (state, reason)
+            }
+        };
+        self.status.state = state.to_string();
+        self.status.outcome.clone_from(&reason);
+        let now = record_now(&self.ctx.deps.clock);
+        let good = state == CommandState::Succeeded;
+        healaction::set_condition(&mut self.status, "Complete", true, if good { "Succeeded" } else { "Ended" }, &reason, now);
+        self.count(state);
+        if let Err(Halt::Lost(why)) = self.save().await {
+            return Ended::Lost(why);
+        }
+        tracing::info!(command.id = %self.command.id, node.name = %self.command.target.node.name, %state, reason, "command ended");
+        self.last_event(state, &reason).await;
+        while self.side.join_next().await.is_some() {}
+        Ended::Final
+    }
+
+    fn summary(&self) -> String {
+        let step = |step: &StepRecord| format!("{}: {}", step.name, step.message);
+        self.status.steps.iter().map(step).collect::<Vec<_>>().join("; ")
+    }
+
+    fn count(&self, state: CommandState) {
+        let node = self.command.target.node.name.as_str();
+        let action = self.command.action();
+        if state == CommandState::Succeeded {
+            self.ctx.deps.metrics.inc(metrics::PROCESSED, &[("node", node), ("action", action.as_str())]);
+        } else {
+            self.ctx.deps.metrics.inc(metrics::SKIPPED, &[("node", node), ("reason", state.as_str())]);
+        }
+    }
+
+    /// On the HealAction, in our own namespace; and on the node when a person should look. A release told its node.
+    async fn last_event(&self, state: CommandState, reason: &str) {
+        let good = state == CommandState::Succeeded;
+        let kind = if good { Kind::Normal } else { Kind::Warning };
+        let message = format!("{} of node {} {state}: {reason}", self.command.action(), self.command.target.node.name);
+        if !good {
+            self.ctx.events.on_node(self.command, "ended", kind, &message).await;
+        }
+        if !good || self.command.action() != Action::Release {
+            self.ctx.events.on_action(&self.action, self.command, "ended", kind, &message).await;
+        }
+    }
+}
