@@ -176,6 +176,29 @@ impl TestCluster {
         }
     }
 
+    /// Creates a service account and gives a kubeconfig by which to act as it. What it may do is for the test to
+    /// grant; kubesim grants everything.
+    ///
+    /// # Panics
+    /// When it exists already.
+    pub async fn service_account(&self, client: &Client, namespace: &str, name: &str) -> String {
+        let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+        raw::post(client, &accounts, &json!({ "metadata": { "name": name } })).await.expect(201);
+        let token = match self {
+            Self::Real(_) => {
+                let request = json!({ "spec": { "audiences": null, "expirationSeconds": 3600 } });
+                let answer = raw::post(client, &format!("{accounts}/{name}/token"), &request).await.expect(201);
+                answer.json["status"]["token"].as_str().unwrap_or_default().to_owned()
+            }
+            Self::Sim(sim) => {
+                let user = format!("system:serviceaccount:{namespace}:{name}");
+                sim.add_token(&user, kubesim::User::named(&user));
+                user
+            }
+        };
+        self.kubeconfig_with_token(&token)
+    }
+
     /// Creates the CRD unless it is there, and waits until its resources can be used.
     ///
     /// # Panics

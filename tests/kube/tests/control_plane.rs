@@ -2,7 +2,7 @@
 //! no process behind. What it answers is the contract suite's matter.
 
 use serde_json::json;
-use testkube::{ControlPlane, cluster, raw, settled};
+use testkube::{ControlPlane, TestCluster, cluster, raw, settled};
 
 /// Says what is not proved when the run was asked to do without Kubernetes itself.
 fn left_out(claim: &str) -> bool {
@@ -37,6 +37,32 @@ async fn the_record_holds_each_request_with_its_user_and_answer() {
     assert_eq!(of("system:stand-in-kubelet"), [("create".to_owned(), 409)]);
     let later = plane.mark().await;
     assert!(!plane.requests_since(later).await.iter().any(|entry| entry.user == "admin" && entry.is_write()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_account_may_do_only_what_it_was_granted() {
+    if left_out("a service account may do only what it was granted") {
+        return;
+    }
+    let real = TestCluster::real().await;
+    let client = real.client().await;
+    real.create_namespace(&client, "rights").await;
+    let kubeconfig = real.service_account(&client, "rights", "spoke").await;
+    let spoke = testkube::connect::connect(&kubeconfig, "test").await.expect("a client");
+    let pods = "/api/v1/namespaces/rights/pods";
+    raw::get(&spoke, pods).await.expect(403);
+
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/rights";
+    let role = json!({ "metadata": { "name": "r" }, "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }] });
+    raw::post(&client, &format!("{rbac}/roles"), &role).await.expect(201);
+    let binding = json!({
+        "metadata": { "name": "r" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r" },
+        "subjects": [{ "kind": "ServiceAccount", "namespace": "rights", "name": "spoke" }],
+    });
+    raw::post(&client, &format!("{rbac}/rolebindings"), &binding).await.expect(201);
+    settled::is_true("the grant is known", || async { raw::get(&spoke, pods).await.code == 200 }).await;
+    raw::delete(&spoke, &format!("{pods}/any"), None).await.expect(403);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ mod leases;
 mod lists;
 mod patches;
 mod pods;
+mod record;
 mod runner;
 mod scheduling;
 mod server_side_apply;
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
             events::claims(),
             server_side_apply::claims(),
             kubectl::claims(),
+            record::claims(),
         ]
         .concat(),
     )

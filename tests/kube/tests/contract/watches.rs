@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use testkube::raw;
+use testkube::{raw, settled};
 
 use crate::runner::claims;
 use crate::world::{World, text};
@@ -20,6 +24,8 @@ claims![
     watch_by_node_name_sees_a_pod_once_it_is_bound,
     watch_of_one_name_sees_no_other,
     watch_sees_a_deletion_as_it_was_last,
+    the_kube_crates_watcher_follows_from_a_list,
+    the_kube_crates_watcher_follows_from_a_streamed_list,
 ];
 
 fn kinds(events: &[Value]) -> Vec<&str> {
@@ -149,4 +155,32 @@ async fn watch_sees_a_deletion_as_it_was_last(w: World) {
     assert_eq!(kinds(&events), ["DELETED"]);
     assert_eq!(events[0]["object"]["metadata"]["uid"], object["metadata"]["uid"]);
     assert_ne!(version(&events[0]["object"]), version(&object));
+}
+
+async fn the_kube_crates_watcher_follows_from_a_list(w: World) {
+    followed(&w, watcher::Config::default()).await;
+}
+
+async fn the_kube_crates_watcher_follows_from_a_streamed_list(w: World) {
+    followed(&w, watcher::Config::default().streaming_lists()).await;
+}
+
+/// What stands is told first and as such, then each change, then the deletion.
+async fn followed(w: &World, config: watcher::Config) {
+    labelled(w, "before").await;
+    let maps: Api<ConfigMap> = Api::namespaced(w.client.clone(), w.ns());
+    let mut events = Box::pin(watcher(maps, config.labels("seen=yes")));
+    let mut next = async || match tokio::time::timeout(settled::BOUND, events.next()).await {
+        Ok(Some(Ok(watcher::Event::Init))) => "init".to_owned(),
+        Ok(Some(Ok(watcher::Event::InitApply(map)))) => format!("initial {}", map.name_any()),
+        Ok(Some(Ok(watcher::Event::InitDone))) => "done".to_owned(),
+        Ok(Some(Ok(watcher::Event::Apply(map)))) => format!("apply {}", map.name_any()),
+        Ok(Some(Ok(watcher::Event::Delete(map)))) => format!("delete {}", map.name_any()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!([next().await, next().await, next().await], ["init", "initial before", "done"]);
+    labelled(w, "after").await;
+    assert_eq!(next().await, "apply after");
+    raw::delete(&w.client, &w.core("configmaps/before"), None).await.expect(200);
+    assert_eq!(next().await, "delete before");
 }

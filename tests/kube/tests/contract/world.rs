@@ -12,15 +12,18 @@ use testkube::{Kubelet, TestCluster, settled};
 pub(crate) struct World {
     pub(crate) cluster: Arc<TestCluster>,
     pub(crate) client: Client,
+    /// What the client calls itself in the record.
+    pub(crate) agent: String,
     pub(crate) pool: Pool,
 }
 
 impl World {
     pub(crate) async fn new(cluster: Arc<TestCluster>, number: usize) -> Self {
-        let client = cluster.client_as(&format!("contract-{number}")).await;
+        let agent = format!("contract-{number}");
+        let client = cluster.client_as(&agent).await;
         let pool = Pool { namespace: format!("claim-{number}"), name: format!("pool-{number}") };
         cluster.create_namespace(&client, &pool.namespace).await;
-        Self { cluster, client, pool }
+        Self { cluster, client, agent, pool }
     }
 
     /// A world in which a claim may do to a simulated cluster what would disturb the others.
