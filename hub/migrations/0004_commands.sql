@@ -154,7 +154,7 @@ CREATE TABLE reports (
     times bigint NOT NULL DEFAULT 1,
     effect text NOT NULL,
     CONSTRAINT reports_pkey PRIMARY KEY (cluster_id, subject, status_seq, state, refusal),
-    CONSTRAINT reports_effect_known CHECK (effect IN ('applied', 'correction', 'stale', 'unverified', 'not_now', 'unknown_command'))
+    CONSTRAINT reports_effect_known CHECK (effect IN ('applied', 'correction', 'stale', 'unverified', 'not_now', 'unknown_command', 'unreadable'))
 ) WITH (fillfactor = 80);
 COMMENT ON TABLE reports IS 'Every status that a spoke reported, repeats counted; refusals of what did not verify too';
 COMMENT ON COLUMN reports.cluster_id IS 'Cluster that reported';

@@ -1,1 +1,207 @@
-//! Puts the hub together: pool, wake-ups, workers, listeners, and their orderly end.
+//! Puts the hub together: pools, wake-ups, stages, listeners; and takes it apart in order when told to stop: first nobody
+//! new comes in and sessions are sent away, then what was taken is committed, then the stages end.
+
+mod log;
+mod ready;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use sqlx::PgPool;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    args::{Args, Command, Database, Serve},
+    clock, decide, deliver, fleet, http,
+    ingest::Ingest,
+    link::{self, Board, Link, Registry, Seen},
+    policy_file::{PolicyCheck, PolicyFile},
+    settle,
+    sign::{self, Key, Signer},
+    store::{self, moment, pool},
+    tls,
+    wake::{POLL, Wake},
+};
+pub use log::start as start_log;
+
+/// Connections for people and tools: they must not starve spokes.
+const FLEET_CONNECTIONS: u32 = 4;
+/// How long the database may take to let us in at the start: a failover takes less.
+const DATABASE_WITHIN: Duration = Duration::from_secs(30);
+/// How long everything may take to end; Kubernetes kills after 30 s.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
+/// Clocks further apart than this make certificates and logs lie; decisions use the database's alone.
+const CLOCK_APART_MS: u64 = 5_000;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// When it cannot.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Migrate(database) => migrate(&database).await,
+        Command::Serve(serve) => self::serve(*serve).await,
+    }
+}
+
+async fn migrate(database: &Database) -> anyhow::Result<()> {
+    let migrations = pool::migrate(&database.url()?).await?;
+    tracing::info!(migrations, "the schema is this version's");
+    Ok(())
+}
+
+async fn serve(args: Serve) -> anyhow::Result<()> {
+    // Another provider may be there already in a process that runs several hubs; it is the same one.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let hub = Hub::start(&args).await?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut hub = hub;
+    let ended = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        ended = hub.ended() => ended,
+    };
+    tracing::info!("stopping");
+    hub.stop().await;
+    ended
+}
+
+/// Everything that runs.
+struct Hub {
+    listeners: JoinSet<anyhow::Result<()>>,
+    stages: JoinSet<()>,
+    front: CancellationToken,
+    back: CancellationToken,
+}
+
+impl Hub {
+    async fn start(args: &Serve) -> anyhow::Result<Self> {
+        let url = args.database.url()?;
+        let pool = connect(&url, args.database_connections).await?;
+        pool::schema_check(&pool).await?;
+        clock_check(&pool).await?;
+        let fleet_pool = pool::connect(&url, FLEET_CONNECTIONS).await?;
+        let (front, back) = (CancellationToken::new(), CancellationToken::new());
+        let hub_id = Uuid::new_v4().to_string();
+        let key = Key::read(&args.signing_key).context("cannot use the signing key")?;
+        let identity = tls::Identity::open(args.identity.clone()).context("cannot use the identity")?;
+        let (signer, wake, registry) = (Arc::new(Signer::new(key, args.key_epoch)), Wake::new(), Arc::new(Registry::default()));
+        let board = Arc::new(Board::new(signer.clone(), registry.clone()));
+
+        let mut stages = JoinSet::new();
+        let (ingest, committer) = Ingest::start(pool.clone(), wake.clone(), back.clone());
+        stages.spawn(async move { drop(committer.await) });
+        for _ in 0..decide::WORKERS {
+            stages.spawn(decide::run(pool.clone(), wake.clone(), back.clone()));
+        }
+        stages.spawn(settle::run(pool.clone(), wake.clone(), back.clone()));
+        stages.spawn(sign::Stage { pool: pool.clone(), signer, wake: wake.clone() }.run(back.clone()));
+        stages.spawn(deliver::Stage { pool: pool.clone(), registry: registry.clone(), wake: wake.clone() }.run(back.clone()));
+        stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
+        stages.spawn(identity.clone().watch(back.clone()));
+        stages.spawn(wake.clone().relay(pool::options(&url)?, hub_id.clone(), back.clone()));
+        stages.spawn(publish(pool.clone(), board.clone(), back.clone()));
+
+        let mut checks: Vec<Box<dyn http::Check>> = vec![Box::new(ready::DatabaseCheck(pool.clone()))];
+        if let Some(path) = &args.policy {
+            let file = PolicyFile::new(path.clone());
+            file.look(&pool, &wake).await;
+            checks.push(Box::new(PolicyCheck(file.clone())));
+            stages.spawn(file.watch(pool.clone(), wake.clone(), back.clone()));
+        }
+
+        let (at_link, at_fleet, at_http) = (bind(args.listen_link).await?, bind(args.listen_fleet).await?, bind(args.listen_http).await?);
+        let bound = ready::Bound { link: at_link.local_addr()?, fleet: at_fleet.local_addr()?, http: at_http.local_addr()? };
+        let mut listeners = JoinSet::new();
+        let service = Link::new(pool, ingest, wake.clone(), registry, board, hub_id);
+        let (domain, stop, id) = (args.trust_domain.clone(), front.clone(), identity.clone());
+        listeners.spawn(async move { link::serve(service, at_link, id, domain, stop).await.context("the link's listener failed") });
+        let (domain, stop) = (args.trust_domain.clone(), front.clone());
+        let service = fleet::Fleet::new(fleet_pool, wake);
+        listeners.spawn(async move { fleet::serve(service, at_fleet, identity, domain, stop).await.context("the fleet API's listener failed") });
+        let stop = front.clone();
+        listeners.spawn(async move { http::serve(at_http, checks, stop).await.context("the HTTP listener failed") });
+        bound.tell(args.ready_file.as_deref())?;
+        Ok(Self { listeners, stages, front, back })
+    }
+
+    /// Waits until something ends that must not.
+    async fn ended(&mut self) -> anyhow::Result<()> {
+        tokio::select! {
+            Some(ended) = self.listeners.join_next() => ended.context("a listener panicked")?.and(Err(anyhow::anyhow!("a listener ended"))),
+            Some(ended) = self.stages.join_next() => {
+                ended.context("a stage panicked")?;
+                Err(anyhow::anyhow!("a stage ended"))
+            }
+            else => Ok(()),
+        }
+    }
+
+    async fn stop(mut self) {
+        let ordered = async {
+            self.front.cancel();
+            while self.listeners.join_next().await.is_some() {}
+            self.back.cancel();
+            while self.stages.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(STOP_WITHIN, ordered).await.is_err() {
+            tracing::warn!("not everything ended in time");
+        }
+    }
+}
+
+async fn connect(url: &str, connections: u32) -> anyhow::Result<PgPool> {
+    let tried = async {
+        loop {
+            match pool::connect(url, connections).await {
+                Err(error) if error.class() == store::Class::Transient => {
+                    tracing::warn!(%error, "the database does not let us in yet");
+                    tokio::time::sleep(POLL).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    };
+    let within = tokio::time::timeout(DATABASE_WITHIN, tried).await;
+    within.context("the database did not let us in within 30 s")?.context("cannot use the database")
+}
+
+async fn clock_check(pool: &PgPool) -> anyhow::Result<()> {
+    let mut conn = pool.acquire().await?;
+    let asked = clock::now();
+    let database = moment::now(&mut conn).await?;
+    let ahead_ms = clock::ahead_ms(asked, database, clock::now());
+    if ahead_ms.unsigned_abs() > CLOCK_APART_MS {
+        tracing::warn!(ahead_ms, "this machine's clock and the database's are far apart; decisions use the database's");
+    }
+    Ok(())
+}
+
+async fn bind(addr: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr).await.with_context(|| format!("cannot listen on {addr}"))
+}
+
+/// Tells spokes the detection settings of the policy in force, whoever put it there.
+async fn publish(pool: PgPool, board: Arc<Board>, stop: CancellationToken) {
+    let mut published = None;
+    loop {
+        match decide::policy_in_force(&pool).await {
+            Ok(policy) if published != Some(policy.revision) => match board.publish(&policy) {
+                Ok(()) => published = Some(policy.revision),
+                Err(error) => tracing::error!(%error, policy.revision = policy.revision, "detection settings could not be signed"),
+            },
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the policy in force could not be read"),
+        }
+        if stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_none() {
+            return;
+        }
+    }
+}

@@ -1,1 +1,142 @@
-//! The command line and its environment.
+//! The command line and its environment: the only place that reads either.
+
+use std::{fs, net::SocketAddr, path::PathBuf};
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+/// The hub of gpu-selfhealing: keeps the fleet's faults, decides, signs commands and hands them to the clusters' spokes.
+#[derive(Debug, Parser)]
+#[command(name = "gpuheal-hub", version, propagate_version = true)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What is logged, as in `info,gpuheal_hub=debug`.
+    #[arg(long, env = "GPUHEAL_LOG", default_value = "info", global = true)]
+    pub log: String,
+    /// How it is logged.
+    #[arg(long, env = "GPUHEAL_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, global = true)]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve spokes, people and probes.
+    Serve(Box<Serve>),
+    /// Bring the database's schema to this version's, and end.
+    Migrate(Database),
+}
+
+/// Where the database is.
+#[derive(Debug, ClapArgs)]
+#[group(required = true, multiple = false)]
+pub struct Database {
+    /// `postgres://user:password@host:port/database`. For `migrate`, past any pooler.
+    #[arg(long, env = "GPUHEAL_DATABASE_URL", hide_env_values = true)]
+    pub database_url: Option<String>,
+    /// A file that holds the URL, so that no secret is in a command line.
+    #[arg(long, env = "GPUHEAL_DATABASE_URL_FILE")]
+    pub database_url_file: Option<PathBuf>,
+}
+
+impl Database {
+    /// The URL, from wherever it is.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn url(&self) -> Result<String, Error> {
+        match (&self.database_url, &self.database_url_file) {
+            (Some(url), _) => Ok(url.clone()),
+            (None, Some(path)) => {
+                let text = fs::read_to_string(path).map_err(|source| Error::UrlFile { path: path.clone(), source })?;
+                Ok(text.trim().to_owned())
+            }
+            (None, None) => Err(Error::NoUrl),
+        }
+    }
+}
+
+/// How to serve.
+#[derive(Debug, ClapArgs)]
+pub struct Serve {
+    /// The database.
+    #[command(flatten)]
+    pub database: Database,
+    /// Connections to the database for spokes and stages; people's tools have four of their own.
+    #[arg(long, env = "GPUHEAL_DATABASE_CONNECTIONS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(4..=512))]
+    pub database_connections: u32,
+    /// Directory with the hub's `tls.crt`, `tls.key` and `ca.crt`.
+    #[arg(long, env = "GPUHEAL_IDENTITY")]
+    pub identity: PathBuf,
+    /// Ed25519 key (PKCS#8 PEM) that signs commands.
+    #[arg(long, env = "GPUHEAL_SIGNING_KEY")]
+    pub signing_key: PathBuf,
+    /// Epoch of the signing keys: raised when a key is replaced because it was lost.
+    #[arg(long, env = "GPUHEAL_KEY_EPOCH", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub key_epoch: u64,
+    /// Trust domain of SPIFFE ids.
+    #[arg(long, env = "GPUHEAL_TRUST_DOMAIN", default_value = "dev.gpuheal")]
+    pub trust_domain: String,
+    /// The fleet's policy. Without it, the one stored last is in force; without any, nothing is ever done but recording.
+    #[arg(long, env = "GPUHEAL_POLICY")]
+    pub policy: Option<PathBuf>,
+    /// Where spokes attach.
+    #[arg(long, env = "GPUHEAL_LISTEN_LINK", default_value = "0.0.0.0:7443")]
+    pub listen_link: SocketAddr,
+    /// Where people and tools call.
+    #[arg(long, env = "GPUHEAL_LISTEN_FLEET", default_value = "0.0.0.0:7444")]
+    pub listen_fleet: SocketAddr,
+    /// Where probes and Prometheus ask, without TLS.
+    #[arg(long, env = "GPUHEAL_LISTEN_HTTP", default_value = "0.0.0.0:7080")]
+    pub listen_http: SocketAddr,
+    /// Written once the hub is ready: `{"link":"ADDR","fleet":"ADDR","http":"ADDR"}`.
+    #[arg(long, env = "GPUHEAL_READY_FILE")]
+    pub ready_file: Option<PathBuf>,
+}
+
+/// Why the arguments cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No file to read the URL from.
+    #[error("cannot read the database's URL from {}", path.display())]
+    UrlFile {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Neither given.
+    #[error("neither --database-url nor --database-url-file is given")]
+    NoUrl,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn one_place_for_the_database_is_needed_and_two_are_too_many() {
+        let parse = |args: &[&str]| Args::try_parse_from([&["gpuheal-hub"], args].concat());
+        assert!(parse(&["migrate", "--database-url", "postgres://h/d"]).is_ok());
+        assert!(parse(&["migrate"]).is_err());
+        assert!(parse(&["migrate", "--database-url", "a", "--database-url-file", "b"]).is_err());
+        assert!(parse(&[]).is_err(), "a subcommand must be named");
+    }
+}

@@ -1,1 +1,197 @@
-//! Stage 4: faults and cluster state into Postgres; the ack follows the commit.
+//! Stage 4: faults and cluster state into Postgres; the ack follows the commit. Faults of many spokes share one commit:
+//! at once when idle, else whatever came while the last commit was under way, so that no timer holds anybody back.
+
+pub mod admit;
+mod commit;
+mod group;
+mod inventory;
+
+use std::sync::Arc;
+
+use gpuheal_hub_core::snapshot::EvidenceState;
+use gpuheal_proto::{
+    ids::{ClusterId, FaultKey, ReplicaId, StreamId},
+    limits,
+    link::v1,
+};
+use sqlx::PgPool;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    store::{
+        self, Labelled as _,
+        fault::{Standing, evidence_nodes, evidence_update},
+        judgement::judgements_ask,
+        moment,
+    },
+    wake::Wake,
+};
+use group::Submission;
+
+/// Batches that wait for a commit: of at most 256 KiB each, 64 MiB. Credit keeps a spoke to four.
+const QUEUE: usize = 256;
+
+/// Where a batch comes from: a cluster, and the session whose ownership is checked in the same transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Whose faults; the only cluster that they may be of.
+    pub cluster: ClusterId,
+    /// The replica's session and its generation.
+    pub session: Option<(ReplicaId, u64)>,
+}
+
+impl From<ClusterId> for Origin {
+    fn from(cluster: ClusterId) -> Self {
+        Self { cluster, session: None }
+    }
+}
+
+/// The stage. Cheap to clone.
+#[derive(Clone)]
+pub struct Ingest {
+    pool: PgPool,
+    wake: Arc<Wake>,
+    queue: mpsc::Sender<Submission>,
+    inventory: Arc<inventory::Assembly>,
+}
+
+impl Ingest {
+    /// Starts the stage's committer, which ends when `stop` is cancelled and what it holds is committed.
+    #[must_use]
+    pub fn start(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let committer = tokio::spawn(group::run(pool.clone(), wake.clone(), waiting, stop));
+        (Self { pool, wake, queue, inventory: Arc::default() }, committer)
+    }
+
+    /// Commits a batch, together with others; the answer says up to where its stream is committed.
+    ///
+    /// # Errors
+    /// When it could not be committed: nothing of it is kept, and the spoke sends it again.
+    pub async fn submit(&self, from: impl Into<Origin>, batch: v1::FaultBatch) -> Result<v1::FaultAck, Error> {
+        if batch.faults.len() > limits::BATCH_FAULTS_MAX {
+            return Err(Error::TooMany { what: "faults", count: batch.faults.len(), max: limits::BATCH_FAULTS_MAX });
+        }
+        let stream = StreamId::parse(&batch.stream_id)?;
+        let (answer, answered) = oneshot::channel();
+        let submission = Submission { from: from.into(), stream, first_seq: batch.first_seq, faults: batch.faults, gap: None, answer };
+        self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
+        answered.await.map_err(|_| Error::Stopping)?
+    }
+
+    /// Commits that records of a stream were dropped before they could be sent.
+    ///
+    /// # Errors
+    /// As [`Ingest::submit`].
+    pub async fn gap(&self, from: impl Into<Origin>, gap: v1::Gap) -> Result<v1::FaultAck, Error> {
+        if gap.from_seq == 0 || gap.to_seq < gap.from_seq {
+            return Err(Error::Invalid { what: "gap", why: format!("{} to {} is no range", gap.from_seq, gap.to_seq) });
+        }
+        let stream = StreamId::parse(&gap.stream_id)?;
+        let (answer, answered) = oneshot::channel();
+        let submission = Submission { from: from.into(), stream, first_seq: gap.from_seq, faults: Vec::new(), gap: Some(gap), answer };
+        self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
+        answered.await.map_err(|_| Error::Stopping)?
+    }
+
+    /// Takes what the cluster's leader says of its nodes. Parts of a snapshot wait here for the last one.
+    ///
+    /// # Errors
+    /// When it could not be committed, or is no state.
+    pub async fn state(&self, cluster: ClusterId, state: v1::ClusterState) -> Result<(), Error> {
+        if self.inventory.take(&self.pool, &cluster, state).await? {
+            self.wake.ingested.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes how known faults stand now.
+    ///
+    /// # Errors
+    /// When it could not be committed. Items that cannot be read are passed over.
+    pub async fn evidence(&self, cluster: ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
+        if batch.items.len() > limits::EVIDENCE_MAX {
+            return Err(Error::TooMany { what: "items of evidence", count: batch.items.len(), max: limits::EVIDENCE_MAX });
+        }
+        let mut items: Vec<Standing> = batch.items.iter().filter_map(standing).collect();
+        items.sort_by_key(|item| item.key);
+        items.dedup_by_key(|item| item.key);
+        if items.is_empty() {
+            return Ok(());
+        }
+        let mut tx = self.pool.begin().await.label("evidence.begin")?;
+        let nodes = evidence_nodes(&mut tx, &cluster, &items).await?;
+        judgements_ask(&mut tx, &nodes, "evidence").await?;
+        let now = moment::now(&mut tx).await?;
+        evidence_update(&mut tx, &cluster, &items, now).await?;
+        tx.commit().await.label("evidence.commit")?;
+        if !nodes.is_empty() {
+            self.wake.ingested.notify_one();
+        }
+        Ok(())
+    }
+}
+
+/// An unknown state is a later version's: it says nothing here.
+fn standing(item: &v1::Evidence) -> Option<Standing> {
+    let state = match v1::EvidenceState::try_from(item.state) {
+        Ok(v1::EvidenceState::Seen) => EvidenceState::Seen,
+        Ok(v1::EvidenceState::Clear) => EvidenceState::Clear,
+        Ok(v1::EvidenceState::Stale) => EvidenceState::Stale,
+        Ok(v1::EvidenceState::Unspecified) | Err(_) => return None,
+    };
+    Some(Standing { key: FaultKey::parse(&item.fault_key).ok()?, state, count: item.count })
+}
+
+/// Why nothing was taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// An id.
+    #[error(transparent)]
+    Id(#[from] gpuheal_proto::ids::ParseIdError),
+    /// More than the protocol allows.
+    #[error("{count} {what} in one message, {max} are allowed")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Something that makes no sense.
+    #[error("{what} is not valid: {why}")]
+    Invalid {
+        /// What.
+        what: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The session was taken over: a later one owns the replica's stream.
+    #[error("session {generation} of replica {replica} was taken over")]
+    TakenOver {
+        /// The replica.
+        replica: ReplicaId,
+        /// The generation that is out.
+        generation: u64,
+    },
+    /// The hub is going down.
+    #[error("the hub is stopping")]
+    Stopping,
+}
+
+impl Error {
+    /// Whether the same batch may be committed in a moment.
+    #[must_use]
+    pub fn transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.class() != store::Class::Bug,
+            Self::Stopping => true,
+            Self::Id(_) | Self::TooMany { .. } | Self::Invalid { .. } | Self::TakenOver { .. } => false,
+        }
+    }
+}

@@ -1,3 +1,22 @@
-//! `gpuheal-hub`: everything is in the library.
+//! `gpuheal-hub`: everything is in the library. Exit status 2: the command line is wrong; 1: it failed.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use gpuheal_hub::{app, args::Args};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Err(error) = app::start_log(&args.log, args.log_format) {
+        eprintln!("gpuheal-hub: {error:#}");
+        return ExitCode::from(2);
+    }
+    match app::run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,109 @@
-//! Stage 10: what spokes report becomes the state of commands and incidents.
+//! Stage 10: what spokes report becomes the state of commands, and their nodes are judged again. A status that was taken
+//! before changes nothing; a result that comes after a final state was assumed is a correction. What was refused without
+//! verifying has no id that can be believed: it is kept by its envelope's hash.
+
+mod fold;
+mod report;
+mod sweep;
+
+use gpuheal_proto::{
+    ids::{ClusterId, CommandId},
+    link::v1,
+};
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+
+use crate::store::{
+    self, Labelled as _,
+    audit::{Entry, audit_append, chain_of},
+    judgement::{judgement_lock, judgements_ask},
+    moment,
+    settle::{Held, command_hold, command_node, command_not_now, command_settle, report_put},
+};
+pub use fold::{Fold, fold};
+pub use report::{Report, Reported, StepReport};
+pub use sweep::{run, sweep};
+
+/// Takes one status. The answer follows the commit.
+///
+/// # Errors
+/// When it could not be committed; the spoke reports it again.
+pub async fn settle(pool: &PgPool, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
+    let report = Report::of(&status);
+    let mut tx = pool.begin().await.label("settle.begin")?;
+    let undo_kept = match report.command {
+        Some(id) => known(&mut tx, cluster, id, &report).await?,
+        None => {
+            stranger(&mut tx, cluster, &report).await?;
+            false
+        }
+    };
+    tx.commit().await.label("settle.commit")?;
+    Ok(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
+}
+
+/// Of a command that the spoke could name. Returns whether what it changed is known here.
+async fn known(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<bool, Error> {
+    let Some(node) = command_node(conn, cluster, id).await? else {
+        tracing::warn!(cluster.id = %cluster, command.id = %id, "a status of a command that is not known here");
+        report_put(conn, cluster, report, "unknown_command").await?;
+        return Ok(false);
+    };
+    judgement_lock(conn, cluster, &node, "settle").await?;
+    let held = command_hold(conn, cluster, id).await?;
+    let now = moment::now(conn).await?;
+    let fold = fold(held.state, held.status_seq, report.reported, report.status_seq);
+    report_put(conn, cluster, report, fold.effect()).await?;
+    match fold {
+        Fold::Stale => return Ok(held.undo_known || report.undo.is_none()),
+        Fold::NotNow => {
+            command_not_now(conn, cluster, id, report, now).await?;
+            return Ok(true);
+        }
+        Fold::Takes(state) | Fold::Corrects(state) => {
+            command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
+        }
+    }
+    judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
+    audit_append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
+    Ok(true)
+}
+
+fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold: Fold) -> Entry {
+    Entry {
+        kind: if matches!(fold, Fold::Corrects(_)) { "command_corrected" } else { "command_reported" },
+        actor: format!("spoke/{cluster}"),
+        subject: format!("command/{id}"),
+        incident: Some(held.incident),
+        body: json!({
+            "from": held.state.as_str(), "to": report.reported.word(), "status_seq": report.status_seq, "refusal": report.refusal,
+            "reason": report.reason, "steps": report.steps, "undo": report.undo, "lease_transitions": report.lease_transitions,
+        }),
+    }
+}
+
+/// Of an envelope that did not verify, or of a status that cannot be read.
+async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report) -> Result<(), Error> {
+    let first = report_put(conn, cluster, report, "unverified").await?;
+    tracing::warn!(cluster.id = %cluster, envelope.sha256 = report.subject, refusal = report.refusal, reason = report.reason, "an envelope was refused unverified");
+    if first {
+        let now = moment::now(conn).await?;
+        let entry = Entry {
+            kind: "envelope_refused",
+            actor: format!("spoke/{cluster}"),
+            subject: format!("envelope/{}", report.subject),
+            incident: None,
+            body: json!({"refusal": report.refusal, "reason": report.reason, "lease_transitions": report.lease_transitions}),
+        };
+        audit_append(conn, chain_of(cluster), &[entry], now).await?;
+    }
+    Ok(())
+}
+
+/// Why a status was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}

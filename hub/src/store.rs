@@ -1,16 +1,162 @@
 //! All SQL of the hub. Functions are named noun first and take a connection; affected rows are checked, and violated
-//! constraints become errors by their names.
+//! constraints become errors by their names. Locks are taken in one order by everybody: streams, then the node's row in
+//! `judgements`, then what belongs to that node, then budgets and rates (fleet, cluster), the cluster's command counter,
+//! and its audit head last.
 
 pub mod audit;
 pub mod budget;
+pub mod command;
 pub mod decision;
 pub mod fault;
 pub mod fleet;
 pub mod incident;
+pub mod judgement;
+pub mod moment;
 pub mod node;
 pub mod outbox;
 pub mod policy;
 pub mod pool;
+pub mod process;
 pub mod session;
 pub mod settle;
 pub mod snapshot;
+pub mod stream;
+
+use sqlx::postgres::PgQueryResult;
+
+/// What a caller may do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The same thing may work in a moment.
+    Transient,
+    /// Somebody else was first: look again.
+    Conflict,
+    /// It will not work by repeating.
+    Bug,
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database, or the way to it.
+    #[error("{what} failed")]
+    Database {
+        /// Name of the statement.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A rule that the schema holds.
+    #[error("{what} breaks {constraint}")]
+    Constraint {
+        /// Name of the statement.
+        what: &'static str,
+        /// Name of the constraint.
+        constraint: String,
+    },
+    /// A guarded statement that met another state than it expected.
+    #[error("{what} touched {got} rows, {want} were expected")]
+    Rows {
+        /// Name of the statement.
+        what: &'static str,
+        /// As many as it must be.
+        want: u64,
+        /// As many as it was.
+        got: u64,
+    },
+    /// A stored value that this version cannot read.
+    #[error("{what} holds {value:?}, which cannot be")]
+    Unreadable {
+        /// Where.
+        what: &'static str,
+        /// What.
+        value: String,
+    },
+    /// A schema that is not the one this version was built for.
+    #[error("the database's schema is not this version's: {why}; run `gpuheal-hub migrate` of the version that serves")]
+    Schema {
+        /// What differs.
+        why: String,
+    },
+    /// A migration that failed.
+    #[error("migrating failed")]
+    Migrate(#[source] sqlx::migrate::MigrateError),
+}
+
+/// Codes of Postgres for what goes away by itself: serialisation, deadlock, lock and statement timeouts, shutdown,
+/// too many connections, a database that is starting or still read-only after a failover.
+const TRANSIENT_CODES: [&str; 9] = ["40001", "40P01", "55P03", "57014", "57P01", "57P02", "57P03", "53300", "25006"];
+
+impl Error {
+    /// What a caller may do about it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Database { source: sqlx::Error::Database(error), .. } => match error.code() {
+                Some(code) if TRANSIENT_CODES.contains(&code.as_ref()) || code.starts_with("08") => Class::Transient,
+                Some(_) | None => Class::Bug,
+            },
+            Self::Database { source, .. } => match source {
+                sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+                | sqlx::Error::WorkerCrashed => Class::Transient,
+                _ => Class::Bug,
+            },
+            Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
+            Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
+        }
+    }
+
+    /// Whether this constraint was broken.
+    #[must_use]
+    pub fn broke(&self, name: &str) -> bool {
+        matches!(self, Self::Constraint { constraint, .. } if constraint == name)
+    }
+}
+
+/// Names the statement in its error, and turns a violated constraint into its own kind.
+pub trait Labelled<T> {
+    /// Gives the error its statement's name.
+    ///
+    /// # Errors
+    /// When the result is one.
+    fn label(self, what: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Labelled<T> for Result<T, sqlx::Error> {
+    fn label(self, what: &'static str) -> Result<T, Error> {
+        self.map_err(|source| match source.as_database_error().and_then(|error| error.constraint()) {
+            Some(constraint) => Error::Constraint { what, constraint: constraint.to_owned() },
+            None => Error::Database { what, source },
+        })
+    }
+}
+
+/// Checks how many rows a statement touched.
+///
+/// # Errors
+/// When it was another number.
+pub fn touched(what: &'static str, want: u64, result: &PgQueryResult) -> Result<(), Error> {
+    match result.rows_affected() {
+        got if got == want => Ok(()),
+        got => Err(Error::Rows { what, want, got }),
+    }
+}
+
+/// Reads a stored word or id, which a constraint should have kept readable.
+pub(crate) fn read<T>(what: &'static str, value: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Error> {
+    parse(value).ok_or_else(|| Error::Unreadable { what, value: gpuheal_proto::bytes_text::clip(value, 80).to_owned() })
+}
+
+/// Whole numbers cross into Postgres as signed ones.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// And come back as what they were: constraints keep them from being negative.
+pub(crate) fn natural(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

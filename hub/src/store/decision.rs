@@ -1,1 +1,86 @@
-//! Decisions and the commands that follow from them.
+//! Decisions, and the cooldown rows that they move.
+
+use gpuheal_hub_core::{
+    cooldown::CooldownOp,
+    decide::{Decision, IncidentChange},
+    policy::Policy,
+};
+use gpuheal_proto::{
+    ids::{ClusterId, IncidentId, NodeUid},
+    time::Timestamp,
+};
+use sqlx::{PgConnection, types::Json};
+
+use super::{Error, Labelled as _, moment::to_db, signed};
+
+/// Adds a decision under its number.
+///
+/// # Errors
+/// When that number is taken: the incident was judged by another.
+pub async fn decision_insert(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    change: &IncidentChange,
+    decision: &Decision,
+    policy: &Policy,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let reason = if change.reason.is_empty() { change.state.as_str() } else { &change.reason };
+    sqlx::query(
+        "INSERT INTO decisions (cluster_id, incident_id, decision_no, outcome, reason, reasons, level, state_after, policy_revision, policy_digest, \
+         decided_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+    )
+    .bind(cluster.as_str())
+    .bind(change.id.uuid())
+    .bind(i32::try_from(change.decision_no).unwrap_or(i32::MAX))
+    .bind(decision.commands.iter().map(|command| command.action).max().map_or(change.state.as_str(), |action| action.as_str()))
+    .bind(reason)
+    .bind(Json(&decision.reasons))
+    .bind(change.level.as_str())
+    .bind(change.state.as_str())
+    .bind(signed(policy.revision))
+    .bind(&policy.digest)
+    .bind(to_db(now))
+    .execute(conn)
+    .await
+    .label("decision.insert")?;
+    Ok(())
+}
+
+/// Moves a node's cooldown row.
+///
+/// # Errors
+/// When the database fails.
+pub async fn cooldown_apply(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    node: &NodeUid,
+    incident: Option<IncidentId>,
+    op: CooldownOp,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let (state, until) = match op {
+        CooldownOp::Keep => return Ok(()),
+        CooldownOp::Reserve => ("reserved", None),
+        CooldownOp::Run { until } => ("running", Some(until)),
+        CooldownOp::Void => ("void", None),
+    };
+    let what = "cooldown.apply";
+    if let Some(incident) = incident {
+        sqlx::query(
+            "INSERT INTO cooldowns (cluster_id, node_uid, incident_id, state, until_at, changed_at) VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (cluster_id, node_uid) DO UPDATE SET incident_id = excluded.incident_id, state = excluded.state, \
+             until_at = excluded.until_at, changed_at = excluded.changed_at",
+        )
+        .bind(cluster.as_str())
+        .bind(node.as_str())
+        .bind(incident.uuid())
+        .bind(state)
+        .bind(until.map(to_db))
+        .bind(to_db(now))
+        .execute(conn)
+        .await
+        .label(what)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Writes what a decision says, in the order in which everybody locks: the node's own rows, budgets and rates, then for
+//! the whole transaction the command counter, commands, and the audit's head last.
+
+use gpuheal_hub_core::{
+    decide::{BudgetOp, Decision, IncidentChange, PlannedCommand},
+    policy::Policy,
+    snapshot::{KnownFault, Snapshot},
+};
+use gpuheal_proto::{
+    ids::{ClusterId, IncidentId},
+    time::Timestamp,
+};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+
+use super::Error;
+use crate::store::{
+    audit::{Entry, audit_append, chain_of},
+    budget::{Allowed, hold_delete, hold_insert, rate_take},
+    command::{Issue, command_cancel, command_insert, counter_take},
+    decision::{cooldown_apply, decision_insert},
+    fault::fault_settle,
+    incident::{incident_faults_put, incident_insert, incident_recheck, incident_update},
+    node::plan_rev_issue,
+    pool::hub_term,
+};
+
+/// What waits for the end of the transaction.
+#[derive(Default)]
+pub(super) struct Written {
+    commands: Vec<(PlannedCommand, IncidentId, u32)>,
+    entries: Vec<Entry>,
+}
+
+/// Writes one node's decision, but for its commands and its audit.
+pub(super) async fn node(
+    conn: &mut PgConnection,
+    snapshot: &Snapshot,
+    decision: &Decision,
+    policy: &Policy,
+    now: Timestamp,
+    written: &mut Written,
+) -> Result<(), Error> {
+    let (cluster, node) = (&snapshot.cluster.id, &snapshot.node.reference);
+    if let Some(change) = &decision.incident {
+        incident(conn, snapshot, change, decision, policy, now).await?;
+    }
+    for settled in &decision.settle {
+        fault_settle(conn, cluster, &settled.key, settled.settled.level, now).await?;
+    }
+    for cancel in &decision.cancel {
+        command_cancel(conn, cluster, cancel, now).await?;
+    }
+    let incident = incident_of(snapshot, decision);
+    match (decision.budget, incident) {
+        (BudgetOp::Keep, _) => {}
+        (BudgetOp::Free, _) => hold_delete(conn, cluster, &node.uid, now).await?,
+        (BudgetOp::Hold { cluster_allowed, fleet_allowed }, Some(incident)) => {
+            let allowed = Allowed { cluster: cluster_allowed, fleet: fleet_allowed };
+            hold_insert(conn, cluster, &node.uid, incident, Some(allowed), now).await?;
+        }
+        (BudgetOp::HoldFound, Some(incident)) => hold_insert(conn, cluster, &node.uid, incident, None, now).await?,
+        (BudgetOp::Hold { .. } | BudgetOp::HoldFound, None) => return Err(senseless(snapshot, "a place in the budgets without an incident")),
+    }
+    cooldown_apply(conn, cluster, &node.uid, incident.or(snapshot.cooldown.map(|row| row.incident)), decision.cooldown, now).await?;
+    for command in &decision.commands {
+        let Some(change) = decision.incident.as_ref().filter(|change| change.changed || change.opens) else {
+            return Err(senseless(snapshot, "a command without a decision of its own"));
+        };
+        plan_rev_issue(conn, cluster, &node.uid, command.plan_rev).await?;
+        if command.takes_rate {
+            rate_take(conn, cluster, &policy.settings.rates, now).await?;
+        }
+        written.commands.push((command.clone(), change.id, change.decision_no));
+    }
+    if worth_telling(decision) {
+        written.entries.push(entry(snapshot, decision, policy));
+    }
+    Ok(())
+}
+
+async fn incident(
+    conn: &mut PgConnection,
+    snapshot: &Snapshot,
+    change: &IncidentChange,
+    decision: &Decision,
+    policy: &Policy,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let cluster = &snapshot.cluster.id;
+    if change.opens {
+        incident_insert(conn, cluster, &snapshot.node.reference, change, policy.revision, decision.recheck_at, now).await?;
+    } else if change.changed {
+        if let Some(old) = &snapshot.incident
+            && old.state.go(change.state).is_err()
+        {
+            return Err(senseless(snapshot, "a move that no incident can make"));
+        }
+        incident_update(conn, cluster, change, policy.revision, decision.recheck_at, now).await?;
+    } else {
+        incident_recheck(conn, cluster, change.id, decision.recheck_at).await?;
+        return Ok(());
+    }
+    decision_insert(conn, cluster, change, decision, policy, now).await?;
+    let held: Vec<&KnownFault> = snapshot.faults.iter().filter(|fault| change.fault_keys.contains(&fault.key)).collect();
+    Ok(incident_faults_put(conn, cluster, change.id, &held, &decision.verdicts, now).await?)
+}
+
+fn incident_of(snapshot: &Snapshot, decision: &Decision) -> Option<IncidentId> {
+    decision.incident.as_ref().map(|change| change.id).or(snapshot.incident.as_ref().map(|incident| incident.id))
+}
+
+fn senseless(snapshot: &Snapshot, why: &'static str) -> Error {
+    Error::Senseless { node: snapshot.node.reference.name.to_string(), why }
+}
+
+/// A judgement that changed nothing is not news.
+fn worth_telling(decision: &Decision) -> bool {
+    decision.incident.as_ref().is_some_and(|change| change.changed || change.opens)
+        || decision.budget != BudgetOp::Keep
+        || !decision.cancel.is_empty()
+        || !decision.settle.is_empty()
+        || decision.request.is_some()
+}
+
+fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
+    let change = decision.incident.as_ref();
+    let commands: Vec<Value> = decision
+        .commands
+        .iter()
+        .map(|command| {
+            let steps: Vec<&str> = command.steps.iter().map(gpuheal_proto::command::Step::name).collect();
+            json!({"id": command.id, "action": command.action, "steps": steps, "plan_rev": command.plan_rev, "key": command.idempotency_key})
+        })
+        .collect();
+    Entry {
+        kind: "decision",
+        actor: snapshot.request.as_ref().map_or_else(|| "hub/decide".to_owned(), |request| request.caller.clone()),
+        subject: format!("node/{}", snapshot.node.reference.name),
+        incident: incident_of(snapshot, decision),
+        body: json!({
+            "node_uid": snapshot.node.reference.uid,
+            "decision_no": change.map(|change| change.decision_no),
+            "from": snapshot.incident.as_ref().map(|incident| incident.state),
+            "to": change.map(|change| change.state),
+            "level": change.map(|change| change.level),
+            "reasons": decision.reasons,
+            "commands": commands,
+            "cancel": decision.cancel.iter().map(|cancel| json!({"id": cancel.id, "reason": cancel.reason})).collect::<Vec<_>>(),
+            "settle": decision.settle.iter().map(|settled| settled.key).collect::<Vec<_>>(),
+            "budget": decision.budget,
+            "cooldown": decision.cooldown,
+            "notices": decision.notify,
+            "request": snapshot.request.as_ref().map(|request| json!({"id": request.id, "action": request.action, "reason": request.reason})),
+            "answer": decision.request,
+            "policy_revision": policy.revision,
+            "policy_digest": policy.digest,
+        }),
+    }
+}
+
+/// Writes the transaction's commands and its audit.
+pub(super) async fn close(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    written: Written,
+    policy: &Policy,
+    now: Timestamp,
+) -> Result<usize, Error> {
+    if !written.commands.is_empty() {
+        let term = hub_term(conn).await?;
+        let first = counter_take(conn, cluster, written.commands.len() as u64).await?;
+        for (cmd_seq, (command, incident, decision_no)) in (first..).zip(&written.commands) {
+            let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term: term };
+            command_insert(conn, cluster, command, issue, policy, now).await?;
+        }
+    }
+    audit_append(conn, chain_of(cluster), &written.entries, now).await?;
+    Ok(written.commands.len())
+}

@@ -1,0 +1,122 @@
+//! One transaction's judgements of nodes of one cluster. Budgets and rates are locked at the first node that needs them,
+//! and that node is judged again by what they say then: what another hub took meanwhile is refused with its arithmetic.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use gpuheal_hub_core::{
+    decide::{BudgetOp, Decision, decide},
+    policy::{Narrowing, Policy},
+    snapshot::{Request, Snapshot},
+};
+use gpuheal_proto::{
+    ids::{ClusterId, NodeUid},
+    time::Timestamp,
+};
+use sqlx::PgConnection;
+
+use super::{
+    Error,
+    apply::{self, Written},
+    policies,
+};
+use crate::store::{
+    budget::guards_lock,
+    judgement::judgement_done,
+    moment,
+    snapshot::{Surroundings, snapshot_load, surroundings_load, surroundings_refresh},
+};
+
+/// A transaction in which nodes of one cluster are judged.
+pub(super) struct Bench {
+    cluster: ClusterId,
+    policy: Arc<Policy>,
+    around: Surroundings,
+    now: Timestamp,
+    guarded: bool,
+    written: Written,
+}
+
+impl Bench {
+    /// Reads what all nodes of the cluster share.
+    pub(super) async fn open(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Self, Error> {
+        let policy = policies::in_force(conn).await?;
+        let now = moment::now(conn).await?;
+        let (around, config) = surroundings_load(conn, cluster, &policy, now).await?;
+        let around = around.narrowed(narrowing(cluster, &config));
+        Ok(Self { cluster: cluster.clone(), policy, around, now, guarded: false, written: Written::default() })
+    }
+
+    /// One node's story, as a decision would see it now.
+    pub(super) async fn snapshot(&mut self, conn: &mut PgConnection, node: &NodeUid, request: Option<Request>) -> Result<Option<Snapshot>, Error> {
+        if self.guarded {
+            surroundings_refresh(conn, &mut self.around, &self.policy, self.now).await?;
+        }
+        let window = self.policy.settings.attempts.window;
+        Ok(snapshot_load(conn, &self.around, node, window, request, self.now).await?)
+    }
+
+    /// Judges a node whose lock is held and writes what follows, but for what must come last in every transaction.
+    pub(super) async fn judge(&mut self, conn: &mut PgConnection, node: &NodeUid, request: Option<Request>) -> Result<Option<Decision>, Error> {
+        let Some(mut snapshot) = self.snapshot(conn, node, request.clone()).await? else {
+            judgement_done(conn, &self.cluster, node, None).await?;
+            return Ok(None);
+        };
+        let mut decision = self.decide(&snapshot)?;
+        if !self.guarded && needs_guards(&decision) {
+            guards_lock(conn, &self.cluster, &self.policy.settings.rates, self.now).await?;
+            self.guarded = true;
+            let Some(again) = self.snapshot(conn, node, request).await? else { return Ok(None) };
+            snapshot = again;
+            decision = self.decide(&snapshot)?;
+        }
+        apply::node(conn, &snapshot, &decision, &self.policy, self.now, &mut self.written).await?;
+        judgement_done(conn, &self.cluster, node, decision.recheck_at).await?;
+        Ok(Some(decision))
+    }
+
+    /// Writes what must come last: commands under their numbers, then the audit. Returns how many commands there are.
+    pub(super) async fn close(self, conn: &mut PgConnection) -> Result<usize, Error> {
+        apply::close(conn, &self.cluster, self.written, &self.policy, self.now).await
+    }
+
+    /// The policy that speaks.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The moment that is judged by.
+    pub(super) const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn decide(&self, snapshot: &Snapshot) -> Result<Decision, Error> {
+        // A defect in judging one node must not end the worker that judges all.
+        catch_unwind(AssertUnwindSafe(|| decide(snapshot, &self.policy, self.now))).map_err(|panic| {
+            let why = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+            Error::Panicked { node: snapshot.node.reference.name.to_string(), why: why.unwrap_or_default() }
+        })
+    }
+}
+
+fn needs_guards(decision: &Decision) -> bool {
+    decision.budget != BudgetOp::Keep || decision.commands.iter().any(|command| command.takes_rate)
+}
+
+/// The cluster owner's own settings. What a text that cannot be read was meant to forbid is not known: until it is mended,
+/// nothing but notifying is done in that cluster.
+fn narrowing(cluster: &ClusterId, config: &str) -> Option<Narrowing> {
+    if config.is_empty() {
+        return None;
+    }
+    match Narrowing::parse(config) {
+        Ok(narrowing) => Some(narrowing),
+        Err(problems) => {
+            let first = problems.first().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(cluster.id = %cluster, error = first, "the cluster's own settings cannot be read: only notifying there");
+            Some(Narrowing { notify_only: true, ..Narrowing::default() })
+        }
+    }
+}

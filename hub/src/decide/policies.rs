@@ -1,0 +1,42 @@
+//! The policy in force, read from the store and parsed once per revision.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpuheal_hub_core::policy::Policy;
+use sqlx::PgConnection;
+
+use super::Error;
+use crate::store::policy::policy_load;
+
+/// The last one parsed. What a text says never changes, so that it may serve every pool of the process.
+static LAST: Mutex<Option<(String, Arc<Policy>)>> = Mutex::new(None);
+
+/// The policy in force; one that only observes when there is none.
+///
+/// # Errors
+/// When the database fails, or the stored policy cannot be read: then nothing is decided.
+pub(super) async fn in_force(conn: &mut PgConnection) -> Result<Arc<Policy>, Error> {
+    let Some(stored) = policy_load(conn, None).await? else { return Ok(Arc::new(Policy::observing())) };
+    let revision = stored.revision();
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((yaml, policy)) = &*last
+        && policy.revision == revision
+        && *yaml == stored.yaml
+    {
+        return Ok(policy.clone());
+    }
+    let policy = Policy::parse(&stored.yaml)
+        .map_err(|problems| Error::Policy { revision, first: problems.first().map(ToString::to_string).unwrap_or_default() })?;
+    let policy = Arc::new(policy.with_revision(revision));
+    *last = Some((stored.yaml, policy.clone()));
+    Ok(policy)
+}
+
+/// The policy in force, for whoever must tell it on.
+///
+/// # Errors
+/// As [`in_force`].
+pub async fn policy_in_force(pool: &sqlx::PgPool) -> Result<Arc<Policy>, Error> {
+    let mut conn = pool.acquire().await.map_err(|source| crate::store::Error::Database { what: "pool.acquire", source })?;
+    in_force(&mut conn).await
+}

@@ -1,0 +1,122 @@
+//! The workers: each claims due nodes of one cluster, judges them in one transaction, and comes back for more. A
+//! transaction that fails is taken apart: each node alone, and one that fails alone is put off, so that it blocks no other.
+
+use std::{sync::Arc, time::Duration};
+
+use gpuheal_proto::ids::{ClusterId, NodeUid};
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, judge::Bench};
+use crate::{
+    store::{
+        Labelled as _,
+        judgement::{judgement_claim_one, judgement_defer, judgements_claim},
+    },
+    wake::{POLL, Wake},
+};
+
+/// Workers of one hub: while one waits for its commit, the other judges.
+pub const WORKERS: usize = 2;
+/// Nodes of one transaction: at about 1 ms each it holds its locks for less than a tenth of a second.
+const BATCH: u32 = 64;
+/// Pause after the database failed.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A transaction that met a deadlock is repeated at once; after that its node waits for its turn.
+const ATTEMPTS: u32 = 3;
+
+/// Judges until told to stop.
+pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        match step(&pool, &wake).await {
+            Ok(0) => {
+                let woken = async {
+                    tokio::select! {
+                        () = wake.ingested.notified() => {}
+                        () = wake.settled.notified() => {}
+                        () = tokio::time::sleep(POLL) => {}
+                    }
+                };
+                stop.run_until_cancelled(woken).await;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "nothing could be judged");
+                stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
+            }
+        }
+    }
+}
+
+/// Judges what is due of one cluster, at most one transaction's worth; returns how many nodes that were.
+///
+/// # Errors
+/// When the database fails. A node that cannot be judged is put off and is no error here.
+pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
+    let mut tx = pool.begin().await.label("decide.begin")?;
+    let Some((cluster, nodes)) = judgements_claim(&mut tx, BATCH).await? else { return Ok(0) };
+    if nodes.len() as u32 == BATCH {
+        // There is more: another worker need not wait for its poll.
+        wake.ingested.notify_one();
+    }
+    let judged = async {
+        let mut bench = Bench::open(&mut tx, &cluster).await?;
+        for node in &nodes {
+            bench.judge(&mut tx, node, None).await?;
+        }
+        let commands = bench.close(&mut tx).await?;
+        tx.commit().await.label("decide.commit")?;
+        Ok::<_, Error>(commands)
+    };
+    match judged.await {
+        Ok(0) => {}
+        Ok(_) => wake.decided.notify_one(),
+        Err(error) => {
+            tracing::debug!(%error, cluster.id = %cluster, nodes = nodes.len(), "judging together failed, each is tried alone");
+            for node in &nodes {
+                alone(pool, wake, &cluster, node).await?;
+            }
+        }
+    }
+    Ok(nodes.len())
+}
+
+async fn alone(pool: &PgPool, wake: &Wake, cluster: &ClusterId, node: &NodeUid) -> Result<(), Error> {
+    let mut outcome = judge_one(pool, cluster, node).await;
+    for _ in 1..ATTEMPTS {
+        match &outcome {
+            Err(error) if error.transient() => outcome = judge_one(pool, cluster, node).await,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    match outcome {
+        Ok(0) => Ok(()),
+        Ok(_) => {
+            wake.decided.notify_one();
+            Ok(())
+        }
+        Err(error) => {
+            let mut conn = pool.acquire().await.label("pool.acquire")?;
+            let attempts = judgement_defer(&mut conn, cluster, node).await?;
+            tracing::error!(error = %chain(&error), cluster.id = %cluster, node.uid = %node, attempts, "a node could not be judged and is put off");
+            Ok(())
+        }
+    }
+}
+
+async fn judge_one(pool: &PgPool, cluster: &ClusterId, node: &NodeUid) -> Result<usize, Error> {
+    let mut tx = pool.begin().await.label("decide.begin")?;
+    if !judgement_claim_one(&mut tx, cluster, node).await? {
+        return Ok(0);
+    }
+    let mut bench = Bench::open(&mut tx, cluster).await?;
+    bench.judge(&mut tx, node, None).await?;
+    let commands = bench.close(&mut tx).await?;
+    tx.commit().await.label("decide.commit")?;
+    Ok(commands)
+}
+
+/// An error with its causes, for a log line.
+fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

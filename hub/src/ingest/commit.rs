@@ -1,0 +1,229 @@
+//! One commit of the batches of many spokes. What is at or below a stream's mark is dropped under its lock; a batch that
+//! does not start right after it is answered with where to resume; what cannot be believed is kept raw and acked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuheal_proto::{
+    fault::Fault,
+    ids::{ClusterId, FaultKey, StreamId},
+    limits,
+    link::v1,
+    time::Timestamp,
+};
+use prost::Message as _;
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
+
+use super::{
+    Error,
+    admit::{Admission, Sight},
+    group::Submission,
+};
+use crate::store::{
+    Labelled as _,
+    audit::{Entry, audit_append, chain_of},
+    fault::{Episode, faults_insert, faults_known, faults_merge},
+    judgement::{NodeKey, judgements_ask},
+    moment,
+    node::cluster_ensure,
+    stream::{gap_insert, poison_insert, session_owns, stream_advance, streams_lock},
+};
+
+/// What a commit did.
+pub(super) struct Done {
+    /// In the order of the submissions.
+    pub(super) acks: Vec<v1::FaultAck>,
+    /// Something is due to be judged.
+    pub(super) asked: bool,
+}
+
+type Key = (ClusterId, FaultKey);
+
+/// A stream in this commit.
+struct Mark {
+    from: u64,
+    upto: u64,
+}
+
+/// What one cluster's audit entry says of a commit.
+#[derive(Default)]
+struct Tally {
+    records: u64,
+    poison: u64,
+    gaps: u64,
+    opened: Vec<String>,
+    gained: Vec<String>,
+    repeats: u64,
+    streams: BTreeMap<String, (u64, u64)>,
+}
+
+pub(super) async fn commit(pool: &PgPool, group: &[Submission]) -> Result<Done, Error> {
+    let mut tx = pool.begin().await.label("ingest.begin")?;
+    for cluster in group.iter().map(|submission| &submission.from.cluster).collect::<BTreeSet<_>>() {
+        cluster_ensure(&mut tx, cluster).await?;
+    }
+    sessions_check(&mut tx, group).await?;
+    let mut marks = marks_lock(&mut tx, group).await?;
+    let now = moment::now(&mut tx).await?;
+    let mut tallies = BTreeMap::<ClusterId, Tally>::new();
+    let mut sights = BTreeMap::<Key, Sight>::new();
+    for submission in group {
+        take(&mut tx, submission, &mut marks, &mut tallies, &mut sights, now).await?;
+    }
+    let asked = admit(&mut tx, sights, &mut tallies, now).await?;
+    for ((cluster, stream), mark) in &marks {
+        if mark.upto > mark.from {
+            stream_advance(&mut tx, cluster, stream, mark.from, mark.upto).await?;
+        }
+    }
+    for (cluster, tally) in tallies {
+        audit_append(&mut tx, chain_of(&cluster), &[tally.entry(&cluster)], now).await?;
+    }
+    tx.commit().await.label("ingest.commit")?;
+    let ack = |submission: &Submission| v1::FaultAck {
+        stream_id: submission.stream.to_string(),
+        persisted_upto: marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto),
+        credit: limits::CREDIT,
+    };
+    Ok(Done { acks: group.iter().map(ack).collect(), asked })
+}
+
+fn mark_key(submission: &Submission) -> (ClusterId, StreamId) {
+    (submission.from.cluster.clone(), submission.stream.clone())
+}
+
+async fn sessions_check(conn: &mut PgConnection, group: &[Submission]) -> Result<(), Error> {
+    let owners: BTreeSet<_> = group.iter().filter_map(|s| s.from.session.as_ref().map(|(replica, generation)| (&s.from.cluster, replica, *generation))).collect();
+    for (cluster, replica, generation) in owners {
+        if !session_owns(conn, cluster, replica.as_str(), generation).await? {
+            return Err(Error::TakenOver { replica: replica.clone(), generation });
+        }
+    }
+    Ok(())
+}
+
+async fn marks_lock(conn: &mut PgConnection, group: &[Submission]) -> Result<BTreeMap<(ClusterId, StreamId), Mark>, Error> {
+    let streams: Vec<_> = group.iter().map(mark_key).collect::<BTreeSet<_>>().into_iter().collect();
+    let acked = streams_lock(conn, &streams).await?;
+    Ok(streams.into_iter().zip(acked.into_iter().map(|acked| Mark { from: acked, upto: acked })).collect())
+}
+
+/// Takes from one submission what is new, and folds it into what the commit has seen.
+async fn take(
+    conn: &mut PgConnection,
+    submission: &Submission,
+    marks: &mut BTreeMap<(ClusterId, StreamId), Mark>,
+    tallies: &mut BTreeMap<ClusterId, Tally>,
+    sights: &mut BTreeMap<Key, Sight>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let (cluster, stream) = (&submission.from.cluster, &submission.stream);
+    let Some(mark) = marks.get_mut(&mark_key(submission)) else { return Ok(()) };
+    if submission.first_seq > mark.upto + 1 {
+        return Ok(());
+    }
+    if let Some(gap) = submission.gap.as_ref().filter(|gap| gap.to_seq > mark.upto) {
+        gap_insert(conn, cluster, stream, mark.upto + 1..=gap.to_seq, &gap.reason, &json!(gap.counts_by_class)).await?;
+        let tally = tallies.entry(cluster.clone()).or_default();
+        tally.gaps += 1;
+        tally.moved(stream, mark.upto, gap.to_seq);
+        mark.upto = gap.to_seq;
+        return Ok(());
+    }
+    for (seq, wire) in (submission.first_seq..).zip(&submission.faults).filter(|(seq, _)| *seq > mark.upto) {
+        let tally = tallies.entry(cluster.clone()).or_default();
+        tally.records += 1;
+        match believe(cluster, wire) {
+            Ok(fault) => {
+                let sight = Sight::of(fault, now);
+                let key = (cluster.clone(), sight.fault.key);
+                let sight = match sights.remove(&key) {
+                    Some(before) => before.and(sight),
+                    None => sight,
+                };
+                sights.insert(key, sight);
+            }
+            Err(why) => {
+                tracing::warn!(cluster.id = %cluster, stream.id = %stream, spoke.seq = seq, error = why, "a fault record cannot be believed");
+                tally.poison += 1;
+                poison_insert(conn, cluster, stream, seq, &wire.encode_to_vec(), &why).await?;
+            }
+        }
+        tally.moved(stream, seq - 1, seq);
+    }
+    let end = submission.first_seq + submission.faults.len() as u64;
+    mark.upto = mark.upto.max(end.saturating_sub(1));
+    Ok(())
+}
+
+/// A spoke speaks only for its own cluster: the key that it gives must be the one that its fault has there.
+fn believe(cluster: &ClusterId, wire: &v1::Fault) -> Result<Fault, String> {
+    let fault = Fault::try_from(wire.clone()).map_err(|error| error.to_string())?;
+    let derived = fault.derived_key(cluster);
+    if derived == fault.key { Ok(fault) } else { Err(format!("its key {} is not the one that it has in cluster {cluster}: {derived}", fault.key)) }
+}
+
+/// Stores what is new in the sights. What everybody knows takes no lock; for the rest, the nodes' locks come first, and
+/// what is known is read again under them.
+async fn admit(conn: &mut PgConnection, sights: BTreeMap<Key, Sight>, tallies: &mut BTreeMap<ClusterId, Tally>, now: Timestamp) -> Result<bool, Error> {
+    if sights.is_empty() {
+        return Ok(false);
+    }
+    let keys: Vec<Key> = sights.keys().cloned().collect();
+    let known: BTreeMap<Key, _> = faults_known(conn, &keys).await?.into_iter().collect();
+    let tells = |key: &Key, sight: &Sight| matches!(sight.admit(known.get(key), now), Admission::Opens { .. } | Admission::Gains);
+    let (news, repeats): (BTreeMap<_, _>, BTreeMap<_, _>) = sights.into_iter().partition(|(key, sight)| tells(key, sight));
+    let nodes: BTreeSet<NodeKey> = news.iter().map(|((cluster, _), sight)| (cluster.clone(), sight.fault.node.uid.clone())).collect();
+    let nodes: Vec<NodeKey> = nodes.into_iter().collect();
+    judgements_ask(conn, &nodes, "faults").await?;
+    let again: Vec<Key> = news.keys().cloned().collect();
+    let mut known: BTreeMap<Key, _> = known.into_iter().filter(|(key, _)| !news.contains_key(key)).collect();
+    known.extend(faults_known(conn, &again).await?);
+    let (mut opens, mut merges) = (Vec::new(), Vec::new());
+    for (key, sight) in news.into_iter().chain(repeats) {
+        let tally = tallies.entry(key.0.clone()).or_default();
+        let before = known.remove(&key);
+        match (sight.admit(before.as_ref(), now), before) {
+            (Admission::Opens { episode }, _) => {
+                tally.opened.push(format!("{}#{episode}", key.1));
+                opens.push(episode_of(key.0, episode, sight));
+            }
+            (Admission::Gains, Some(before)) => {
+                tally.gained.push(format!("{}#{}", key.1, before.episode));
+                merges.push(episode_of(key.0, before.episode, sight.onto(before)));
+            }
+            (Admission::Refreshes, Some(before)) => {
+                tally.repeats += 1;
+                merges.push(episode_of(key.0, before.episode, sight.onto(before)));
+            }
+            (Admission::Gains | Admission::Refreshes | Admission::Repeats, _) => tally.repeats += 1,
+        }
+    }
+    faults_insert(conn, &opens, now).await?;
+    faults_merge(conn, &merges, now).await?;
+    Ok(!nodes.is_empty())
+}
+
+fn episode_of(cluster: ClusterId, number: u32, sight: Sight) -> Episode {
+    Episode { cluster, number, fault: sight.fault, onset: sight.onset, value: sight.value, count: sight.count, witnesses: sight.witnesses }
+}
+
+impl Tally {
+    fn moved(&mut self, stream: &StreamId, from: u64, to: u64) {
+        let span = self.streams.entry(stream.to_string()).or_insert((from + 1, to));
+        span.1 = to;
+    }
+
+    fn entry(self, cluster: &ClusterId) -> Entry {
+        Entry {
+            kind: "faults_ingested",
+            actor: format!("spoke/{cluster}"),
+            subject: format!("cluster/{cluster}"),
+            incident: None,
+            body: json!({
+                "records": self.records, "opened": self.opened, "gained": self.gained, "repeats": self.repeats,
+                "poison": self.poison, "gaps": self.gaps, "streams": self.streams,
+            }),
+        }
+    }
+}

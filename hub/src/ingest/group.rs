@@ -1,0 +1,93 @@
+//! Group commit: whatever waits is committed together; when that fails, each spoke's own batch is tried alone, so that
+//! one that cannot be stored takes nobody with it.
+
+use std::sync::Arc;
+
+use gpuheal_proto::{ids::StreamId, link::v1};
+use sqlx::PgPool;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, Origin, commit};
+use crate::wake::Wake;
+
+/// Faults of one commit: about 10 ms of inserting.
+const FAULTS_MAX: usize = 1000;
+/// A commit that met a deadlock or somebody else's row is repeated at once; the third time it is the spoke's turn.
+const ATTEMPTS: u32 = 3;
+
+/// A batch that waits for its commit.
+pub(super) struct Submission {
+    pub(super) from: Origin,
+    pub(super) stream: StreamId,
+    pub(super) first_seq: u64,
+    pub(super) faults: Vec<v1::Fault>,
+    pub(super) gap: Option<v1::Gap>,
+    pub(super) answer: oneshot::Sender<Result<v1::FaultAck, Error>>,
+}
+
+/// Commits until told to stop, then what still waits.
+pub(super) async fn run(pool: PgPool, wake: Arc<Wake>, mut waiting: mpsc::Receiver<Submission>, stop: CancellationToken) {
+    loop {
+        let first = tokio::select! {
+            biased;
+            first = waiting.recv() => first,
+            () = stop.cancelled() => {
+                waiting.close();
+                waiting.recv().await
+            }
+        };
+        let Some(first) = first else { return };
+        let group = gather(first, &mut waiting);
+        if let Some(failed) = commit_all(&pool, &wake, group).await {
+            for submission in failed {
+                commit_all(&pool, &wake, vec![submission]).await;
+            }
+        }
+    }
+}
+
+fn gather(first: Submission, waiting: &mut mpsc::Receiver<Submission>) -> Vec<Submission> {
+    let mut faults = first.faults.len();
+    let mut group = vec![first];
+    while faults < FAULTS_MAX
+        && let Ok(next) = waiting.try_recv()
+    {
+        faults += next.faults.len();
+        group.push(next);
+    }
+    group
+}
+
+/// Gives back a group of several that failed, for each to be tried alone; one alone is answered with its error.
+async fn commit_all(pool: &PgPool, wake: &Wake, mut group: Vec<Submission>) -> Option<Vec<Submission>> {
+    let mut outcome = commit::commit(pool, &group).await;
+    for _ in 1..ATTEMPTS {
+        match &outcome {
+            Err(error) if error.transient() => outcome = commit::commit(pool, &group).await,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    match outcome {
+        Ok(done) => {
+            if done.asked {
+                wake.ingested.notify_one();
+            }
+            for (submission, ack) in group.into_iter().zip(done.acks) {
+                // A spoke that went away meanwhile resumes after what is committed.
+                let _gone = submission.answer.send(Ok(ack));
+            }
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, batches = group.len(), "batches were not committed");
+            if group.len() > 1 {
+                return Some(group);
+            }
+            if let Some(only) = group.pop() {
+                let _gone = only.answer.send(Err(error));
+            }
+            None
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! What a cluster's leader says of its nodes. A snapshot counts, absences included, when its last part is there: its parts
+//! wait in memory, and a leader that attaches elsewhere sends them all again.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+
+use gpuheal_proto::{
+    ids::{ClusterId, NodeName, NodeUid},
+    limits,
+    link::v1,
+    time::Timestamp,
+};
+use serde_json::{Map, Value, json};
+use sqlx::PgPool;
+
+use super::Error;
+use crate::store::{
+    self, Labelled as _,
+    audit::{Entry, audit_append, chain_of},
+    judgement::judgements_ask,
+    moment,
+    node::{
+        Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert, state_advance,
+        state_head_lock,
+    },
+};
+
+/// Parts of one snapshot: 64 of 500 nodes are 32,000 nodes in a cluster, six times what Kubernetes supports.
+const PARTS_MAX: u32 = 64;
+
+/// Snapshots that have begun.
+#[derive(Default)]
+pub(super) struct Assembly {
+    open: Mutex<BTreeMap<ClusterId, Open>>,
+}
+
+struct Open {
+    lease_transitions: u64,
+    parts: u32,
+    taken: Vec<v1::SnapshotPart>,
+}
+
+/// What is to be applied: all nodes, or some.
+struct Change {
+    lease_transitions: u64,
+    seq: u64,
+    as_of: Timestamp,
+    whole: bool,
+    nodes: Vec<v1::NodeState>,
+    gone: Vec<String>,
+    config: Option<v1::ClusterConfig>,
+    sources: Vec<v1::SourceState>,
+}
+
+impl Assembly {
+    /// Takes one message; tells whether a node is due to be judged by it.
+    pub(super) async fn take(&self, pool: &PgPool, cluster: &ClusterId, state: v1::ClusterState) -> Result<bool, Error> {
+        match self.change(cluster, state)? {
+            Some(change) => apply(pool, cluster, change).await,
+            None => Ok(false),
+        }
+    }
+
+    fn change(&self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Option<Change>, Error> {
+        use v1::cluster_state::Body;
+        let change = Change {
+            lease_transitions: state.lease_transitions,
+            seq: state.seq,
+            as_of: Timestamp::from_unix_ms(state.as_of_unix_ms),
+            whole: false,
+            nodes: Vec::new(),
+            gone: Vec::new(),
+            config: None,
+            sources: Vec::new(),
+        };
+        match state.body {
+            Some(Body::Delta(delta)) => {
+                bounded(delta.changed.len())?;
+                Ok(Some(Change { nodes: delta.changed, gone: delta.gone_uids, config: delta.config, sources: delta.sources, ..change }))
+            }
+            Some(Body::Snapshot(part)) => {
+                bounded(part.nodes.len())?;
+                let Some(parts) = self.assemble(cluster, state.lease_transitions, part)? else { return Ok(None) };
+                let mut whole = Change { whole: true, ..change };
+                for part in parts {
+                    whole.nodes.extend(part.nodes);
+                    whole.sources.extend(part.sources);
+                    whole.config = part.config.or(whole.config);
+                }
+                Ok(Some(whole))
+            }
+            None => Err(Error::Invalid { what: "cluster state", why: "it has neither snapshot nor delta".to_owned() }),
+        }
+    }
+
+    /// All parts once the last is there. A first part begins anew; one out of turn forgets what was begun.
+    fn assemble(&self, cluster: &ClusterId, lease_transitions: u64, part: v1::SnapshotPart) -> Result<Option<Vec<v1::SnapshotPart>>, Error> {
+        if part.part == 0 || part.part > part.parts || part.parts > PARTS_MAX {
+            return Err(Error::Invalid { what: "snapshot", why: format!("part {} of {}, at most {PARTS_MAX} are allowed", part.part, part.parts) });
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if part.part == 1 {
+            open.insert(cluster.clone(), Open { lease_transitions, parts: part.parts, taken: Vec::new() });
+        }
+        let (number, parts) = (part.part, part.parts);
+        let fits = |begun: &Open| begun.lease_transitions == lease_transitions && begun.parts == parts && begun.taken.len() + 1 == number as usize;
+        match open.get_mut(cluster) {
+            Some(begun) if fits(begun) => begun.taken.push(part),
+            Some(_) | None => {
+                open.remove(cluster);
+                return Err(Error::Invalid { what: "snapshot", why: format!("part {number} of {parts} is out of turn") });
+            }
+        }
+        Ok(if number == parts { open.remove(cluster).map(|begun| begun.taken) } else { None })
+    }
+}
+
+fn bounded(nodes: usize) -> Result<(), Error> {
+    let max = limits::SNAPSHOT_NODES_MAX;
+    if nodes > max { Err(Error::TooMany { what: "nodes", count: nodes, max }) } else { Ok(()) }
+}
+
+async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<bool, Error> {
+    let mut rows: Vec<NodeRow> = change.nodes.iter().map(row).collect::<Result<_, _>>()?;
+    rows.sort_by(|one, other| one.node_uid.cmp(&other.node_uid));
+    rows.dedup_by(|one, other| one.node_uid == other.node_uid);
+    let mut tx = pool.begin().await.label("state.begin")?;
+    cluster_ensure(&mut tx, cluster).await?;
+    let mut uids: Vec<&str> = rows.iter().map(|row| row.node_uid.as_str()).collect();
+    // Absences are looked up before the locks, and again under them by the statement that marks them.
+    let absent = if change.whole { nodes_absent(&mut tx, cluster, &uids).await? } else { change.gone.clone() };
+    uids.extend(absent.iter().map(String::as_str));
+    uids.sort_unstable();
+    nodes_lock(&mut tx, cluster, &uids).await?;
+    let head = state_head_lock(&mut tx, cluster).await?;
+    let stale = (change.lease_transitions, change.seq) <= (head.lease_transitions, head.seq) && head.seq > 0;
+    let older_leader = change.lease_transitions < head.lease_transitions;
+    if older_leader || (stale && !change.whole) {
+        tracing::debug!(cluster.id = %cluster, spoke.seq = change.seq, lead.term = change.lease_transitions, "an older state is passed over");
+        return Ok(false);
+    }
+    let now = moment::now(&mut tx).await?;
+    let as_of = change.as_of.min(now);
+    let changed = nodes_upsert(&mut tx, cluster, &rows, as_of, now).await?;
+    let gone = nodes_gone(&mut tx, cluster, &absent, now).await?;
+    let state = StateMove {
+        lease_transitions: change.lease_transitions,
+        seq: change.seq,
+        as_of,
+        whole: change.whole,
+        config: change.config.map(|config| Config { resource_version: config.resource_version, yaml: config.yaml, errors: config.errors }),
+        sources: sources(change.sources),
+    };
+    state_advance(&mut tx, cluster, &state, now).await?;
+    let touched: Vec<String> = changed.iter().chain(&gone).cloned().collect();
+    let concern = nodes_of_concern(&mut tx, cluster, &touched).await?;
+    judgements_ask(&mut tx, &concern, "cluster state").await?;
+    if change.whole || !gone.is_empty() {
+        let entry = entry(cluster, &state, rows.len(), &gone);
+        audit_append(&mut tx, chain_of(cluster), &[entry], now).await?;
+    }
+    tx.commit().await.label("state.commit")?;
+    Ok(!concern.is_empty())
+}
+
+fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) -> Entry {
+    Entry {
+        kind: if state.whole { "inventory_snapshot" } else { "nodes_gone" },
+        actor: format!("spoke/{cluster}"),
+        subject: format!("cluster/{cluster}"),
+        incident: None,
+        body: json!({"nodes": nodes, "gone": gone, "as_of_unix_ms": state.as_of.unix_ms(), "lease_transitions": state.lease_transitions}),
+    }
+}
+
+fn sources(sources: Vec<v1::SourceState>) -> Map<String, Value> {
+    let value = |source: &v1::SourceState| json!({"last_seen_unix_ms": source.last_seen_unix_ms, "state": source.state, "reason": source.reason});
+    sources.iter().map(|source| (format!("{}|{}", source.source, source.node), value(source))).collect()
+}
+
+fn row(node: &v1::NodeState) -> Result<NodeRow, store::Error> {
+    let unreadable = |what, value: &str| store::Error::Unreadable { what, value: gpuheal_proto::bytes_text::clip(value, 80).to_owned() };
+    let mark = node.mark.as_ref();
+    Ok(NodeRow {
+        node_uid: NodeUid::parse(&node.uid).map_err(|_| unreadable("node uid", &node.uid))?,
+        node_name: NodeName::parse(&node.name).map_err(|_| unreadable("node name", &node.name))?,
+        boot_id: node.boot_id.clone(),
+        created_ms: node.created_unix_ms,
+        labels: json!(node.labels),
+        gpus: node.gpus.iter().filter_map(|gpu| gpuheal_proto::fault::GpuRef::try_from(gpu.clone()).ok()).map(|gpu| json!(gpu)).collect(),
+        gpus_capacity: node.capacity_gpus.min(i32::MAX.unsigned_abs()),
+        gpus_allocatable: node.allocatable_gpus.min(i32::MAX.unsigned_abs()),
+        ready: match v1::Readiness::try_from(node.ready) {
+            Ok(v1::Readiness::Ready) => "ready",
+            Ok(v1::Readiness::NotReady) => "not_ready",
+            Ok(v1::Readiness::Unknown | v1::Readiness::Unspecified) | Err(_) => "unknown",
+        },
+        unschedulable: node.unschedulable,
+        unschedulable_by: node.unschedulable_by.clone(),
+        labelled: mark.is_some_and(|mark| mark.labelled),
+        tainted: mark.is_some_and(|mark| mark.tainted),
+        cordoned_by_us: mark.is_some_and(|mark| mark.cordoned_by_us),
+        mark_incident_id: mark.map(|mark| mark.incident_id.clone()).unwrap_or_default(),
+        last_process_ms: mark.map(|mark| mark.last_process_unix_ms).filter(|ms| *ms > 0),
+        plan_revision: node.plan_revision.min(i64::MAX.unsigned_abs()),
+        opted_out: node.opted_out,
+        foreign_markers: node.foreign_markers.clone(),
+        gpu_pods: node
+            .gpu_pods
+            .iter()
+            .map(|pod| json!({"namespace": pod.namespace, "name": pod.name, "uid": pod.uid, "owner": pod.owner, "gpus": pod.gpus}))
+            .collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(part: u32, parts: u32) -> v1::SnapshotPart {
+        v1::SnapshotPart { part, parts, ..Default::default() }
+    }
+
+    #[test]
+    fn a_snapshot_counts_when_its_last_part_is_there() {
+        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        assert!(assembly.assemble(&cluster, 1, part(1, 3)).unwrap().is_none());
+        assert!(assembly.assemble(&cluster, 1, part(2, 3)).unwrap().is_none());
+        assert_eq!(assembly.assemble(&cluster, 1, part(3, 3)).unwrap().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn parts_of_two_leaders_never_make_one_snapshot() {
+        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
+        assert!(assembly.assemble(&cluster, 2, part(2, 2)).is_err());
+        assert!(assembly.assemble(&cluster, 1, part(2, 2)).is_err(), "what was begun is forgotten");
+    }
+
+    #[test]
+    fn a_first_part_begins_anew_and_endless_parts_are_refused() {
+        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
+        assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
+        assert!(assembly.assemble(&cluster, 1, part(2, 2)).unwrap().is_some());
+        assert!(assembly.assemble(&cluster, 1, part(1, PARTS_MAX + 1)).is_err());
+        assert!(assembly.assemble(&cluster, 1, part(0, 1)).is_err());
+    }
+}

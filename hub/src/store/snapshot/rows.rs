@@ -1,0 +1,219 @@
+//! The rows of a snapshot as Postgres gives them, and as the decision's own types.
+
+use chrono::{DateTime, Utc};
+use gpuheal_hub_core::snapshot::{Evidence, KnownCommand, KnownFault, Node, Ready, Settled};
+use gpuheal_proto::{
+    command::{CommandState, Refusal, Step, Undo},
+    fault::{FaultClass, GpuRef, NodeRef},
+    ids::{CommandId, FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
+    time::Timestamp,
+    words::{Action, Level},
+};
+use sqlx::{FromRow, types::Json};
+use uuid::Uuid;
+
+use super::Labels;
+use crate::{
+    ingest::admit::Witnesses,
+    settle::StepReport,
+    store::{Error, fault::evidence_of, moment::from_db, natural, read},
+};
+
+#[derive(Default, FromRow)]
+pub(super) struct ClusterRow {
+    pub(super) labels: Json<Labels>,
+    pub(super) frozen: Option<String>,
+    pub(super) config_yaml: String,
+    pub(super) state_as_of: Option<DateTime<Utc>>,
+    pub(super) state_received_at: Option<DateTime<Utc>>,
+    pub(super) snapshot_at: Option<DateTime<Utc>>,
+    pub(super) leader_seen_at: Option<DateTime<Utc>>,
+    pub(super) stop_reason: Option<String>,
+    pub(super) gpu_nodes: i64,
+    pub(super) fleet_gpu_nodes: i64,
+}
+
+#[derive(FromRow)]
+pub(super) struct NodeRow {
+    pub(super) node_name: String,
+    pub(super) boot_id: String,
+    pub(super) created_at: DateTime<Utc>,
+    pub(super) labels: Json<Labels>,
+    pub(super) gpus: Json<Vec<GpuRef>>,
+    pub(super) gpus_capacity: i32,
+    pub(super) gpus_allocatable: i32,
+    pub(super) ready: String,
+    pub(super) unschedulable: bool,
+    pub(super) unschedulable_by: String,
+    pub(super) labelled: bool,
+    pub(super) tainted: bool,
+    pub(super) cordoned_by_us: bool,
+    pub(super) mark_incident_id: String,
+    pub(super) plan_revision: i64,
+    pub(super) plan_rev_issued: i64,
+    pub(super) opted_out: bool,
+    pub(super) foreign_markers: Vec<String>,
+    pub(super) state_as_of: DateTime<Utc>,
+    pub(super) gone_at: Option<DateTime<Utc>>,
+}
+
+/// Readiness of its stored word.
+pub(super) fn ready(word: &str) -> Option<Ready> {
+    match word {
+        "ready" => Some(Ready::Ready),
+        "not_ready" => Some(Ready::NotReady),
+        "unknown" => Some(Ready::Unknown),
+        _ => None,
+    }
+}
+
+/// A node that faults speak of and no state of its cluster has shown.
+pub(super) fn never_shown(reference: NodeRef) -> Node {
+    Node {
+        reference,
+        labels: Labels::new(),
+        gpus: Vec::new(),
+        capacity_gpus: 0,
+        allocatable_gpus: 0,
+        ready: Ready::Unknown,
+        unschedulable: false,
+        unschedulable_by: String::new(),
+        mark: None,
+        plan_revision: 0,
+        plan_rev_floor: 0,
+        opted_out: false,
+        foreign_markers: Vec::new(),
+        created_at: Timestamp::EPOCH,
+        seen_at: Timestamp::EPOCH,
+        gone: false,
+    }
+}
+
+#[derive(FromRow)]
+pub(super) struct FaultRow {
+    fault_key: Vec<u8>,
+    episode: i32,
+    node_name: String,
+    boot_id: String,
+    gpu_slot: String,
+    gpu_uuid: String,
+    gpu_model: String,
+    class: String,
+    code: String,
+    count: i64,
+    workload: String,
+    witnesses: Json<Witnesses>,
+    first_at: DateTime<Utc>,
+    pub(super) last_at: DateTime<Utc>,
+    evidence: String,
+    evidence_since: DateTime<Utc>,
+    settled_level: Option<String>,
+}
+
+impl FaultRow {
+    pub(super) fn node_ref(&self, uid: &NodeUid) -> Result<NodeRef, Error> {
+        let name = read("faults.node_name", &self.node_name, |text| NodeName::parse(text).ok())?;
+        Ok(NodeRef { name, uid: uid.clone(), boot_id: self.boot_id.clone() })
+    }
+
+    fn gpu(&self) -> Result<Option<GpuRef>, Error> {
+        let slot = some(&self.gpu_slot).map(|text| read("faults.gpu_slot", text, |text| GpuSlot::parse(text).ok())).transpose()?;
+        let uuid = some(&self.gpu_uuid).map(|text| read("faults.gpu_uuid", text, |text| GpuUuid::parse(text).ok())).transpose()?;
+        let told = slot.is_some() || uuid.is_some() || !self.gpu_model.is_empty();
+        Ok(told.then(|| GpuRef { slot, uuid, model: self.gpu_model.clone() }))
+    }
+}
+
+fn some(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+impl TryFrom<FaultRow> for KnownFault {
+    type Error = Error;
+    fn try_from(row: FaultRow) -> Result<Self, Error> {
+        let settled = row.settled_level.as_deref().map(|level| read("faults.settled_level", level, Level::parse)).transpose()?;
+        Ok(Self {
+            key: read("faults.fault_key", &hex::encode(&row.fault_key), |text| FaultKey::parse(text).ok())?,
+            gpu: row.gpu()?,
+            class: read("faults.class", &row.class, FaultClass::parse)?,
+            code: row.code,
+            episode: u32::try_from(row.episode).unwrap_or(0),
+            first_at: from_db(row.first_at),
+            last_at: from_db(row.last_at),
+            count: u32::try_from(row.count).unwrap_or(u32::MAX),
+            witnesses: row.witnesses.0.into_values().collect(),
+            evidence: Evidence { state: read("faults.evidence", &row.evidence, evidence_of)?, since: from_db(row.evidence_since) },
+            workload: row.workload,
+            settled: settled.map(|level| Settled { level }),
+        })
+    }
+}
+
+#[derive(FromRow)]
+pub(super) struct IncidentRow {
+    pub(super) incident_id: Uuid,
+    pub(super) level: String,
+    pub(super) manual: bool,
+    pub(super) state: String,
+    pub(super) state_at: DateTime<Utc>,
+    pub(super) reason: String,
+    pub(super) decision_no: i32,
+    pub(super) policy_revision: i64,
+    pub(super) opened_at: DateTime<Utc>,
+    pub(super) approved_at: Option<DateTime<Utc>>,
+    pub(super) approved_by: Option<String>,
+    pub(super) approved_decision_no: Option<i32>,
+    pub(super) validated: Option<String>,
+    pub(super) held: bool,
+    pub(super) fault_keys: Vec<String>,
+}
+
+#[derive(FromRow)]
+pub(super) struct CommandRow {
+    command_id: Uuid,
+    action: String,
+    steps_asked: Json<Vec<Step>>,
+    state: String,
+    state_at: DateTime<Utc>,
+    steps: Json<Vec<StepReport>>,
+    refusal: Option<String>,
+    result_reason: String,
+    plan_rev: i64,
+    decision_no: i32,
+    level: String,
+    created_at: DateTime<Utc>,
+    start_by: DateTime<Utc>,
+    finish_by: DateTime<Utc>,
+    pub(super) undo: Option<Json<Undo>>,
+}
+
+impl TryFrom<CommandRow> for KnownCommand {
+    type Error = Error;
+    fn try_from(row: CommandRow) -> Result<Self, Error> {
+        let done = row.steps.0.into_iter().filter(|step| step.state == "done").map(|step| step.name);
+        Ok(Self {
+            id: CommandId::from_uuid(row.command_id),
+            action: read("commands.action", &row.action, Action::parse)?,
+            steps: row.steps_asked.0.iter().map(|step| step.name().to_owned()).collect(),
+            cordons: row.steps_asked.0.iter().any(|step| matches!(step, Step::Mark { cordon: true, .. })),
+            state: read("commands.state", &row.state, CommandState::parse)?,
+            steps_done: done.collect(),
+            refusal: row.refusal.as_deref().map(|word| read("commands.refusal", word, Refusal::parse)).transpose()?,
+            outcome: row.result_reason,
+            plan_rev: natural(row.plan_rev),
+            decision_no: u32::try_from(row.decision_no).unwrap_or(0),
+            level: read("decisions.level", &row.level, Level::parse)?,
+            created_at: from_db(row.created_at),
+            start_by: from_db(row.start_by),
+            finish_by: from_db(row.finish_by),
+            state_at: from_db(row.state_at),
+        })
+    }
+}
+
+#[derive(FromRow)]
+pub(super) struct CooldownRow {
+    pub(super) incident_id: Uuid,
+    pub(super) state: String,
+    pub(super) until_at: Option<DateTime<Utc>>,
+}

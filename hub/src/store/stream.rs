@@ -1,0 +1,128 @@
+//! How far each journal is committed. A stream's row is locked by whoever moves it.
+
+use gpuheal_proto::ids::{ClusterId, StreamId};
+use sqlx::PgConnection;
+
+use super::{Error, Labelled as _, natural, signed, touched};
+
+/// Makes the rows of streams that are new and locks all, in the order of their ids; returns how far each is committed,
+/// in the order asked. The caller passes them sorted and without repeats.
+///
+/// # Errors
+/// When the database fails.
+pub async fn streams_lock(conn: &mut PgConnection, streams: &[(ClusterId, StreamId)]) -> Result<Vec<u64>, Error> {
+    let clusters: Vec<&str> = streams.iter().map(|(cluster, _)| cluster.as_str()).collect();
+    let ids: Vec<&str> = streams.iter().map(|(_, stream)| stream.as_str()).collect();
+    sqlx::query(
+        "INSERT INTO streams (cluster_id, stream_id) SELECT * FROM unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) \
+         ORDER BY 1, 2 ON CONFLICT DO NOTHING",
+    )
+    .bind(&clusters)
+    .bind(&ids)
+    .execute(&mut *conn)
+    .await
+    .label("streams.insert")?;
+    let rows: Vec<(String, String, i64)> = sqlx::query_as(
+        "SELECT t.cluster_id, t.stream_id, t.acked_upto FROM streams t JOIN unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) \
+         USING (cluster_id, stream_id) ORDER BY t.cluster_id, t.stream_id FOR UPDATE OF t",
+    )
+    .bind(&clusters)
+    .bind(&ids)
+    .fetch_all(conn)
+    .await
+    .label("streams.lock")?;
+    let acked = |(cluster, stream): &(ClusterId, StreamId)| {
+        rows.iter().find(|row| row.0 == cluster.as_str() && row.1 == stream.as_str()).map_or(0, |row| natural(row.2))
+    };
+    Ok(streams.iter().map(acked).collect())
+}
+
+/// Moves a locked stream forward.
+///
+/// # Errors
+/// When it is not where the caller saw it.
+pub async fn stream_advance(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    stream: &StreamId,
+    from: u64,
+    to: u64,
+) -> Result<(), Error> {
+    let result = sqlx::query(
+        "UPDATE streams SET acked_upto = $4, updated_at = clock_timestamp() WHERE cluster_id = $1 AND stream_id = $2 AND acked_upto = $3",
+    )
+    .bind(cluster.as_str())
+    .bind(stream.as_str())
+    .bind(signed(from))
+    .bind(signed(to))
+    .execute(conn)
+    .await
+    .label("stream.advance")?;
+    touched("stream.advance", 1, &result)
+}
+
+/// Keeps a record that could not be believed.
+///
+/// # Errors
+/// When the database fails.
+pub async fn poison_insert(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    stream: &StreamId,
+    seq: u64,
+    raw: &[u8],
+    error: &str,
+) -> Result<(), Error> {
+    sqlx::query("INSERT INTO poison (cluster_id, stream_id, seq, raw, error) VALUES ($1, $2, $3, $4, $5)")
+        .bind(cluster.as_str())
+        .bind(stream.as_str())
+        .bind(signed(seq))
+        .bind(raw)
+        .bind(error)
+        .execute(conn)
+        .await
+        .label("poison.insert")?;
+    Ok(())
+}
+
+/// Keeps that records were dropped before they could be sent.
+///
+/// # Errors
+/// When the database fails.
+pub async fn gap_insert(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    stream: &StreamId,
+    lost: std::ops::RangeInclusive<u64>,
+    reason: &str,
+    counts: &serde_json::Value,
+) -> Result<(), Error> {
+    sqlx::query(
+        "INSERT INTO gaps (cluster_id, stream_id, from_seq, to_seq, reason, counts_by_class) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+    )
+    .bind(cluster.as_str())
+    .bind(stream.as_str())
+    .bind(signed(*lost.start()))
+    .bind(signed(*lost.end()))
+    .bind(reason)
+    .bind(counts)
+    .execute(conn)
+    .await
+    .label("gap.insert")?;
+    Ok(())
+}
+
+/// Whether a session is still the owner of its replica's stream; locks its row against a takeover until commit.
+///
+/// # Errors
+/// When the database fails.
+pub async fn session_owns(conn: &mut PgConnection, cluster: &ClusterId, replica: &str, generation: u64) -> Result<bool, Error> {
+    let current: Option<i64> =
+        sqlx::query_scalar("SELECT session_generation FROM sessions WHERE cluster_id = $1 AND replica_id = $2 FOR SHARE")
+            .bind(cluster.as_str())
+            .bind(replica)
+            .fetch_optional(conn)
+            .await
+            .label("session.owns")?;
+    Ok(current == Some(signed(generation)))
+}
