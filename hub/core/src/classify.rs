@@ -60,7 +60,9 @@ pub fn classify(fault: &KnownFault, settings: &Settings, ruled: Option<(&str, Le
     };
     let base = Classified { user_app, ..base };
     match ruled {
-        Some((rule, level)) => Classified { level, rule: format!("rule {rule}"), why: format!("rule {rule} gives it {level}"), ..base },
+        Some((rule, level)) => {
+            Classified { level, rule: format!("rule {rule}"), why: format!("rule {rule} gives it {level}"), ..base }
+        }
         None => base,
     }
 }
@@ -97,9 +99,7 @@ fn shipped(fault: &KnownFault, settings: &Settings) -> Classified {
         FaultClass::HealthWatch if fault.code.to_ascii_lowercase().contains("driver") => {
             Classified::new(Level::P1, "health watch", "DCGM's driver watch fails")
         }
-        FaultClass::HealthWatch => {
-            Classified::new(Level::P2, "health watch", format!("DCGM health watch {}", fault.code)).told()
-        }
+        FaultClass::HealthWatch => Classified::new(Level::P2, "health watch", format!("DCGM health watch {}", fault.code)).told(),
         FaultClass::Nvlink => Classified::new(Level::P2, "nvlink", "NVLink trouble; its weight depends on the node").told(),
         FaultClass::Pcie => Classified::new(Level::P2, "pcie", "PCIe trouble").told(),
         FaultClass::Source => Classified::new(Level::P2, "source", "the observer is ill, which says nothing of the GPU").told(),
@@ -110,10 +110,7 @@ fn shipped(fault: &KnownFault, settings: &Settings) -> Classified {
 
 fn reading(fault: &KnownFault) -> String {
     let hottest = fault.witnesses.iter().max_by(|a, b| a.value.total_cmp(&b.value));
-    hottest.map_or_else(
-        || format!("temperature {}", fault.code),
-        |seen| format!("{} °C, above {} °C", seen.value, seen.threshold),
-    )
+    hottest.map_or_else(|| format!("temperature {}", fault.code), |seen| format!("{} °C, above {} °C", seen.value, seen.threshold))
 }
 
 fn xid(fault: &KnownFault) -> Classified {

@@ -26,7 +26,13 @@ pub enum Standing {
 
 /// Judges `fault` among `all` faults of its node.
 #[must_use]
-pub fn corroborate(fault: &KnownFault, classified: &Classified, all: &[KnownFault], settings: &Settings, now: Timestamp) -> Standing {
+pub fn corroborate(
+    fault: &KnownFault,
+    classified: &Classified,
+    all: &[KnownFault],
+    settings: &Settings,
+    now: Timestamp,
+) -> Standing {
     if let Some(why) = alone(fault, classified, settings) {
         return Standing::Stands(why);
     }
@@ -90,7 +96,8 @@ fn group(kind: Witness) -> &'static str {
 }
 
 fn own_groups(fault: &KnownFault) -> BTreeSet<&'static str> {
-    let counts = |seen: &&Seen| !matches!(fault.class, FaultClass::Thermal) || accepts(fault.class, seen.kind) || is_reading(seen.kind);
+    let counts =
+        |seen: &&Seen| !matches!(fault.class, FaultClass::Thermal) || accepts(fault.class, seen.kind) || is_reading(seen.kind);
     fault.witnesses.iter().filter(counts).map(|seen| group(seen.kind)).collect()
 }
 

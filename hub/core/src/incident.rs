@@ -88,13 +88,13 @@ impl IncidentState {
     #[must_use]
     pub const fn closed(self) -> bool {
         use IncidentState::{
-            AwaitingApproval, Blocked, Draining, Escalated, Failed, Filed, Gone, Open, Overridden, Overriding, Quarantining, Recorded,
-            Released, Releasing, Suppressed, Validating, Watching,
+            AwaitingApproval, Blocked, Draining, Escalated, Failed, Filed, Gone, Open, Overridden, Overriding, Quarantining,
+            Recorded, Released, Releasing, Suppressed, Validating, Watching,
         };
         match self {
             Released | Overridden | Gone | Filed => true,
-            Open | Watching | Recorded | Suppressed | Blocked | AwaitingApproval | Quarantining | Draining | Validating | Releasing
-            | Overriding | Failed | Escalated => false,
+            Open | Watching | Recorded | Suppressed | Blocked | AwaitingApproval | Quarantining | Draining | Validating
+            | Releasing | Overriding | Failed | Escalated => false,
         }
     }
 

@@ -52,7 +52,8 @@ fn the_policys_own_table_overrides_the_shipped_one() {
     let of = |class, code| classify(&fault(class, code, Witness::ExporterGauge, Onset::Edge), &settings, None);
     assert_eq!((of(FaultClass::Xid, "43").level, of(FaultClass::Xid, "43").user_app), (Level::P1, false));
     assert_eq!(of(FaultClass::Ecc, "dbe").level, Level::P2);
-    let ruled = classify(&fault(FaultClass::Ecc, "dbe", Witness::ExporterGauge, Onset::Edge), &settings, Some(("strict", Level::P0)));
+    let ruled =
+        classify(&fault(FaultClass::Ecc, "dbe", Witness::ExporterGauge, Onset::Edge), &settings, Some(("strict", Level::P0)));
     assert_eq!((ruled.level, ruled.rule.as_str()), (Level::P0, "rule strict"));
 }
 

@@ -9,12 +9,7 @@ use gpuheal_proto::{
     words::{Action, Level},
 };
 
-use super::{
-    BudgetOp, CancelCommand, Notice, RequestOutcome, Urgency,
-    case::Case,
-    hand,
-    progress::Stage,
-};
+use super::{BudgetOp, CancelCommand, Notice, RequestOutcome, Urgency, case::Case, hand, progress::Stage};
 use crate::incident::IncidentState;
 
 /// A release that came to nothing is tried again this late.
@@ -79,14 +74,21 @@ impl Case<'_> {
         let failed = self.progress.release_failed;
         let since = failed.map_or(Timestamp::EPOCH, |command| command.state_at);
         let view_at = self.snapshot.cluster.observer.state_at.unwrap_or_default().max(self.snapshot.node.seen_at);
-        if !hand::mark_seen(self.snapshot) && !self.cordon_remains() && failed.is_some_and(|command| view_at > command.start_by.min(since)) {
+        if !hand::mark_seen(self.snapshot)
+            && !self.cordon_remains()
+            && failed.is_some_and(|command| view_at > command.start_by.min(since))
+        {
             self.say("nothing of ours is on the node any more");
             self.close(closed, keys, Level::P0);
             return;
         }
         let retry_at = since.after(RELEASE_RETRY);
         if self.now < retry_at {
-            self.say(failed.map_or_else(String::new, |command| format!("the release came to nothing: {} {}", command.state, command.outcome)));
+            self.say(
+                failed.map_or_else(String::new, |command| {
+                    format!("the release came to nothing: {} {}", command.state, command.outcome)
+                }),
+            );
             self.again(retry_at);
             self.stay(state, keys);
             return;

@@ -8,8 +8,7 @@ use gpuheal_proto::{
 };
 
 use super::{
-    BudgetOp, CancelCommand, Decision, IncidentChange, PlannedCommand, SettleFault,
-    hand,
+    BudgetOp, CancelCommand, Decision, IncidentChange, PlannedCommand, SettleFault, hand,
     judge::Judged,
     plan::{Plan, Words},
     progress::Progress,
@@ -145,7 +144,17 @@ impl<'a> Case<'a> {
         let changed = acts || old.is_none_or(differs);
         let decision_no = if changed { self.next_no() } else { self.next_no() - 1 };
         let reason = self.decision.reasons.first().cloned().unwrap_or_else(|| state.to_string());
-        let change = IncidentChange { id: self.id(), opens: old.is_none(), changed, decision_no, state, level, manual, fault_keys: keys, reason };
+        let change = IncidentChange {
+            id: self.id(),
+            opens: old.is_none(),
+            changed,
+            decision_no,
+            state,
+            level,
+            manual,
+            fault_keys: keys,
+            reason,
+        };
         self.decision.incident = Some(change);
         if state.closed() {
             self.decision.recheck_at = None;
@@ -182,7 +191,10 @@ impl<'a> Case<'a> {
         if ours.is_some_and(|row| row.state == CooldownState::Reserved) {
             self.decision.cooldown = CooldownOp::Void;
         }
-        self.say(format!("{} came to nothing ({}): its cooldown and its place in the budgets are given back", void.action, void.state));
+        self.say(format!(
+            "{} came to nothing ({}): its cooldown and its place in the budgets are given back",
+            void.action, void.state
+        ));
         true
     }
 }

@@ -17,10 +17,7 @@ use super::{
     progress::Stage,
     recover::{Recovery, recovery},
 };
-use crate::{
-    cooldown::CooldownOp,
-    incident::IncidentState,
-};
+use crate::{cooldown::CooldownOp, incident::IncidentState};
 
 /// After a command came to nothing the plan is made again this late, doubled each time up to [`RETRY_MAX`]: a ceiling or
 /// a marker that refused a moment ago will refuse again.
@@ -70,7 +67,7 @@ impl Case<'_> {
         if bare && self.file() {
             return true;
         }
-        match recovery(self.snapshot, incident, self.judged, self.settings, self.now) {
+        match recovery(self.snapshot, incident, self.judged, self.settings, self.now, bare) {
             Recovery::Over(why) => {
                 self.decision.reasons.insert(0, why.clone());
                 self.start_release(IncidentState::Releasing, &why, self.keys_held());
@@ -168,7 +165,10 @@ impl Case<'_> {
             return (want, false);
         }
         let hours = rule.window.as_secs() / 3600;
-        self.decision.reasons.insert(0, format!("{recent} quarantines of this node within {hours} h, {} are allowed: marked, and a person is called", rule.max));
+        self.decision.reasons.insert(
+            0,
+            format!("{recent} quarantines of this node within {hours} h, {} are allowed: marked, and a person is called", rule.max),
+        );
         self.would("a person repairs the node, then process release".to_owned());
         (Some(Action::Mark), true)
     }
@@ -205,13 +205,20 @@ impl Case<'_> {
 
     fn retry_at(&mut self, given_back: bool) -> Option<Timestamp> {
         let last = self.progress.came_to_nothing?;
-        let tries = self.snapshot.commands.iter().filter(|command| super::progress::void(command) && command.action > Action::Notify).count();
+        let tries = self
+            .snapshot
+            .commands
+            .iter()
+            .filter(|command| super::progress::void(command) && command.action > Action::Notify)
+            .count();
         let doublings = u32::try_from(tries.saturating_sub(1)).unwrap_or(u32::MAX).min(4);
         let until = last.state_at.after((RETRY * 2_u32.pow(doublings)).min(RETRY_MAX));
         let why = last.refusal.map_or_else(|| last.state.to_string(), |refusal| format!("refused, {refusal}"));
         if self.now < until || given_back {
             let until = until.max(self.now.after(Duration::from_secs(1)));
-            self.decision.reasons.insert(0, format!("{} came to nothing ({why}: {}); planned again at {until}", last.action, last.outcome));
+            self.decision
+                .reasons
+                .insert(0, format!("{} came to nothing ({why}: {}); planned again at {until}", last.action, last.outcome));
             self.would(format!("the cause of {why} goes"));
             return Some(until);
         }

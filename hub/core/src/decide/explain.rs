@@ -18,7 +18,11 @@ pub fn explain(snapshot: &Snapshot, policy: &Policy, now: Timestamp) -> Explanat
 fn text(snapshot: &Snapshot, policy: &Policy, decision: &Decision) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
     let node = &snapshot.node;
-    writeln!(out, "node {} of cluster {}, policy {} revision {}", node.reference.name, snapshot.cluster.id, policy.name, policy.revision)?;
+    writeln!(
+        out,
+        "node {} of cluster {}, policy {} revision {}",
+        node.reference.name, snapshot.cluster.id, policy.name, policy.revision
+    )?;
     match &decision.incident {
         Some(incident) if incident.opens => writeln!(out, "would open an incident: {} {}", incident.state, incident.level)?,
         Some(incident) => writeln!(out, "incident {}: {} {}", incident.id, incident.state, incident.level)?,

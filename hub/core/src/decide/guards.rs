@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::{
-    ids::IncidentId,
-    time::Timestamp,
-};
+use gpuheal_proto::{ids::IncidentId, time::Timestamp};
 
 use super::BudgetOp;
 use crate::{

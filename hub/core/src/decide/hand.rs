@@ -25,8 +25,7 @@ pub(super) fn overridden(snapshot: &Snapshot, progress: &Progress<'_>, settings:
         return Some("the opt-out label was put on the node".to_owned());
     }
     let marking = progress.marking?;
-    let view_at = snapshot.cluster.observer.state_at.unwrap_or_default().max(node.seen_at);
-    let after_ours = node.plan_revision >= marking.plan_rev || view_at.since(marking.state_at) > VIEW_LAG;
+    let after_ours = node.plan_revision >= marking.plan_rev || node.seen_at.since(marking.state_at) > VIEW_LAG;
     if !after_ours {
         return None;
     }
@@ -58,7 +57,8 @@ impl Ours {
         let fields = snapshot.incident.as_ref().map(|incident| incident.undo.fields.as_slice()).unwrap_or_default();
         if fields.is_empty() {
             // No record came: only a node without anything of ours is sure to have been undone.
-            let none = snapshot.node.mark.as_ref().is_none_or(|mark| *mark == Mark { incident: mark.incident.clone(), ..Mark::default() });
+            let none =
+                snapshot.node.mark.as_ref().is_none_or(|mark| *mark == Mark { incident: mark.incident.clone(), ..Mark::default() });
             return Self { label: none, taint: false, cordon: false };
         }
         let has = |kind| fields.iter().any(|field| field.kind == kind);

@@ -37,7 +37,12 @@ pub(super) struct Progress<'a> {
     pub(super) release_failed: Option<&'a KnownCommand>,
     /// When the first effect was heard of.
     pub(super) first_effect_at: Option<Timestamp>,
+    /// How many harmful commands failed before any effect.
+    failed_void: u32,
 }
+
+/// A command that failed before any effect (an API server away) is planned again, so often; then a person must look.
+const FAILED_MAX: u32 = 3;
 
 /// Folds the commands, oldest first.
 pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
@@ -51,6 +56,7 @@ pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
         came_to_nothing: None,
         release_failed: None,
         first_effect_at: None,
+        failed_void: 0,
     };
     for command in &snapshot.commands {
         progress.take(command);
@@ -73,14 +79,17 @@ impl<'a> Progress<'a> {
         if !marks && !drains {
             return;
         }
+        let again = void(command) && command.state == CommandState::Failed;
+        self.failed_void += u32::from(again);
+        let stage = |step| if again && self.failed_void < FAILED_MAX { Stage::None } else { stage(command, step) };
         if marks {
-            later(&mut self.mark, stage(command, "mark"));
+            later(&mut self.mark, stage("mark"));
             if self.mark != Stage::None && !void(command) {
                 self.marking = Some(command);
             }
         }
         if drains {
-            later(&mut self.drain, stage(command, "drain"));
+            later(&mut self.drain, stage("drain"));
         }
         if !command.state.terminal() {
             self.harmful_open.push(command);

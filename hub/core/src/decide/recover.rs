@@ -24,18 +24,26 @@ impl Recovery {
     }
 }
 
-/// Judges the open incident.
-pub(super) fn recovery(snapshot: &Snapshot, incident: &Incident, judged: &[Judged<'_>], settings: &Settings, now: Timestamp) -> Recovery {
+/// Judges the open incident. A `bare` one has left nothing on the node: its end is no release and needs no leave.
+pub(super) fn recovery(
+    snapshot: &Snapshot,
+    incident: &Incident,
+    judged: &[Judged<'_>],
+    settings: &Settings,
+    now: Timestamp,
+    bare: bool,
+) -> Recovery {
     if let Some(word) = &incident.validated {
         return Recovery::Over(format!("declared healthy: {word}"));
     }
-    if !settings.recovery.automatic {
+    if !settings.recovery.automatic && !bare {
         return Recovery::not_yet("the policy leaves releases to people", None);
     }
     if incident.fault_keys.is_empty() {
         return Recovery::not_yet("no fault tells when it is over: waits for a person", None);
     }
-    let known: Vec<&KnownFault> = incident.fault_keys.iter().filter_map(|key| snapshot.faults.iter().find(|f| f.key == *key)).collect();
+    let known: Vec<&KnownFault> =
+        incident.fault_keys.iter().filter_map(|key| snapshot.faults.iter().find(|f| f.key == *key)).collect();
     if known.len() < incident.fault_keys.len() {
         let lacking = incident.fault_keys.len() - known.len();
         return Recovery::not_yet(format!("{lacking} of its faults have no evidence at all, and absence is not health"), None);

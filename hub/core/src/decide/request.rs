@@ -6,13 +6,7 @@ use gpuheal_proto::{
     words::{Action, Mode},
 };
 
-use super::{
-    RequestOutcome,
-    case::Case,
-    guards, hand,
-    judge::Judged,
-    progress::Stage,
-};
+use super::{RequestOutcome, case::Case, guards, hand, judge::Judged, progress::Stage};
 use crate::{incident::IncidentState, snapshot::Request};
 
 impl Case<'_> {
@@ -141,9 +135,14 @@ impl Case<'_> {
         if let Some(open) = self.progress.harmful_open.last() {
             let covers = !drains || open.steps.iter().any(|step| step == "drain");
             return Some(if covers {
-                RequestOutcome::AlreadyDone { command: Some(open.id), reason: format!("a command for {} is under way", open.action) }
+                RequestOutcome::AlreadyDone {
+                    command: Some(open.id),
+                    reason: format!("a command for {} is under way", open.action),
+                }
             } else {
-                RequestOutcome::Blocked { reason: format!("a command for {} is under way: ask again when it has ended", open.action) }
+                RequestOutcome::Blocked {
+                    reason: format!("a command for {} is under way: ask again when it has ended", open.action),
+                }
             });
         }
         let done = self.progress.mark == Stage::Done && (!drains || self.progress.drain == Stage::Done) && self.progress.marked();

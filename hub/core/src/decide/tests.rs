@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod back;
+mod fleet;
 mod laws;
 
 fn state(decision: &Decision) -> IncidentState {
@@ -266,7 +267,11 @@ fn what_came_to_nothing_gives_back_cooldown_and_place_once_the_cluster_shows_no_
         story.commands[0].steps_done.clear();
         story.cooldown = Some(Cooldown { incident: incident_id(1), state: CooldownState::Reserved });
         let decision = decide(&story, &policy(Mode::Heal), now());
-        assert_eq!((decision.budget, decision.cooldown), (BudgetOp::Keep, CooldownOp::Keep), "{dead}: the view is older than start_by");
+        assert_eq!(
+            (decision.budget, decision.cooldown),
+            (BudgetOp::Keep, CooldownOp::Keep),
+            "{dead}: the view is older than start_by"
+        );
         story.cluster.observer.state_at = Some(at(241));
         let decision = decide(&story, &policy(Mode::Heal), at(242));
         assert_eq!((decision.budget, decision.cooldown), (BudgetOp::Free, CooldownOp::Void), "{dead}");
@@ -288,6 +293,22 @@ fn a_refusal_is_not_asked_again_at_once() {
     assert_eq!(state(&decision), IncidentState::Blocked);
     assert!(decision.reasons[0].contains("OVER_CEILING: 2 nodes out, the ceiling is 2"), "{:?}", decision.reasons);
     assert!(decide(&story, &policy(Mode::Heal), at(251)).commands.iter().any(harmful));
+}
+
+#[test]
+fn a_command_that_failed_before_any_effect_is_planned_again_three_times_and_then_a_person_is_called() {
+    let mut story = quarantined(vec![xid79()]);
+    story.node.mark = None;
+    story.incident.as_mut().unwrap().held = false;
+    let failed =
+        KnownCommand { outcome: "API server away".into(), ..command(Action::Evict, &["mark", "drain"], CommandState::Failed) };
+    story.commands = vec![failed.clone()];
+    assert_eq!(state(&decide(&story, &policy(Mode::Heal), now())), IncidentState::Blocked);
+    assert!(decide(&story, &policy(Mode::Heal), at(251)).commands.iter().any(harmful));
+    story.commands = vec![failed.clone(), failed.clone(), failed];
+    let decision = decide(&story, &policy(Mode::Heal), at(4000));
+    assert_eq!(state(&decision), IncidentState::Failed);
+    assert!(!decision.commands.iter().any(harmful));
 }
 
 #[test]

@@ -131,7 +131,12 @@ impl<'t> Section<'t> {
     }
 
     /// A span like `15m`, `1h30m` or `500ms`.
-    pub(super) fn span(&mut self, name: &'static str, range: RangeInclusive<Duration>, problems: &mut Problems) -> Option<Duration> {
+    pub(super) fn span(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<Duration>,
+        problems: &mut Problems,
+    ) -> Option<Duration> {
         let tree = self.get(name)?;
         let span = match &tree.value {
             Value::Text(text) => span(text),
@@ -151,7 +156,12 @@ impl<'t> Section<'t> {
     }
 
     /// One of a closed set of words.
-    pub(super) fn word<T: Copy + std::fmt::Display>(&mut self, name: &'static str, all: &[T], problems: &mut Problems) -> Option<T> {
+    pub(super) fn word<T: Copy + std::fmt::Display>(
+        &mut self,
+        name: &'static str,
+        all: &[T],
+        problems: &mut Problems,
+    ) -> Option<T> {
         let tree = self.get(name)?;
         let found = match &tree.value {
             Value::Text(text) => all.iter().copied().find(|word| word.to_string() == *text),

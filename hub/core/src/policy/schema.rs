@@ -9,6 +9,8 @@ use gpuheal_proto::{
     words::{Level, Mode},
 };
 
+use crate::catalogue;
+
 use super::{
     Condition, Detection, LevelOverride, Rule, Scope, Settings, Thermal,
     read::{Problems, Section},
@@ -140,6 +142,11 @@ fn levels(settings: &mut Settings, section: Section<'_>, problems: &mut Problems
         let Some(mut section) = Section::open(tree, &path, problems) else { continue };
         let level = section.word("level", Level::ALL, problems);
         let user_app = section.flag("userApp", problems);
+        let app = key.text.strip_prefix("xid/").and_then(catalogue::xid).is_some_and(|xid| xid.user_app);
+        if app && level > Some(Level::P2) && user_app.is_none() {
+            let message = "the application's own error: say userApp: false too, or it will never quarantine";
+            problems.add(section.place, &path, message);
+        }
         section.close(problems);
         settings.levels.insert(key.text.clone(), LevelOverride { level, user_app });
     }

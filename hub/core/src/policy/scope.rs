@@ -86,7 +86,8 @@ impl Scope {
             return true;
         }
         let own = fault.and_then(|fault| fault.gpu.as_ref()).map(|gpu| gpu.model.as_str()).filter(|model| !model.is_empty());
-        let models: Vec<&str> = own.map_or_else(|| snapshot.node.gpus.iter().map(|gpu| gpu.model.as_str()).collect(), |own| vec![own]);
+        let models: Vec<&str> =
+            own.map_or_else(|| snapshot.node.gpus.iter().map(|gpu| gpu.model.as_str()).collect(), |own| vec![own]);
         let named = |model: &str| {
             let model = model.to_ascii_lowercase();
             self.gpu_models.iter().any(|part| model.contains(&part.to_ascii_lowercase()))

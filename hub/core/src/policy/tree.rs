@@ -59,7 +59,7 @@ fn plain(error: &serde_saphyr::Error) -> String {
 
 fn place(at: &serde_saphyr::Location) -> Place {
     let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    Place { line: number(at.line().into()), column: number(at.column().into()) }
+    Place { line: number(at.line()), column: number(at.column()) }
 }
 
 impl<'de> Deserialize<'de> for Tree {

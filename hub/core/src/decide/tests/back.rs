@@ -12,7 +12,8 @@ fn asked(action: Action) -> Option<Request> {
 }
 
 fn undo_of(cordon: bool) -> gpuheal_proto::command::Undo {
-    let field = |kind| UndoField { kind, key: String::new(), before: String::new(), after: "x".into(), resource_version: "1".into() };
+    let field =
+        |kind| UndoField { kind, key: String::new(), before: String::new(), after: "x".into(), resource_version: "1".into() };
     let mut fields = vec![field(UndoKind::Label), field(UndoKind::Taint)];
     if cordon {
         fields.push(field(UndoKind::Unschedulable));
@@ -126,7 +127,7 @@ fn a_view_older_than_our_own_mark_is_nobodys_hand() {
     story.node.plan_revision = 0;
     let decision = decide(&story, &policy(Mode::Heal), now());
     assert_eq!(state(&decision), IncidentState::Validating);
-    story.cluster.observer.state_at = Some(at(100));
+    story.node.seen_at = at(100);
     let decision = decide(&story, &policy(Mode::Heal), at(101));
     assert_eq!(state(&decision), IncidentState::Overridden, "a deleted annotation does not blind us for ever");
 }
@@ -221,7 +222,8 @@ fn what_a_person_asks_for_passes_the_same_guards() {
         change(&mut story);
         decide(&story, &policy(mode), now())
     };
-    let cool = |s: &mut Snapshot| s.cooldown = Some(Cooldown { incident: incident_id(7), state: CooldownState::Running { until: at(9) } });
+    let cool =
+        |s: &mut Snapshot| s.cooldown = Some(Cooldown { incident: incident_id(7), state: CooldownState::Running { until: at(9) } });
     for (decision, word) in [
         (ask(|s| s.cluster.out = 2, Action::Evict, Mode::Heal), "2 of 20"),
         (ask(|s| s.node.opted_out = true, Action::Mark, Mode::Heal), "opt-out"),

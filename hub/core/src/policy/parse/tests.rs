@@ -60,7 +60,10 @@ fn a_policy_says_what_it_says_and_the_defaults_say_the_rest() {
     assert_eq!(settings.rates.cluster.milli_nodes_per_second, 500);
     assert_eq!(settings.windows, Settings::default().windows);
     let rule = &policy.rules["careful lab"];
-    assert_eq!((rule.mode, rule.priority, rule.scope.gpu_models.as_slice()), (Some(Mode::Notify), 10, ["H100".to_owned()].as_slice()));
+    assert_eq!(
+        (rule.mode, rule.priority, rule.scope.gpu_models.as_slice()),
+        (Some(Mode::Notify), 10, ["H100".to_owned()].as_slice())
+    );
 }
 
 #[test]
@@ -95,6 +98,7 @@ fn what_contradicts_itself_is_refused() {
         ("detection: {gpuTempHigh: 80, gpuTempWarn: 85}", "gpuTempWarn 85 is above gpuTempHigh 80"),
         ("response: {drain: {onDeadline: bypass-pdb}}", "needs allowPdbBypass"),
         ("levels: {xyz/3: {level: P0}}", "not a fault"),
+        ("levels: {xid/31: {level: P0}}", "say userApp: false too"),
         ("rules: {a: {faults: [heat], mode: heal}}", "\"heat\" is not a fault"),
         ("rules: {a: {scope: {clusters: [x]}}}", "at least one of mode, actFrom, level"),
     ] {
