@@ -72,6 +72,7 @@ pub struct ElectorHandle {
     shared: Arc<Shared>,
     ended: watch::Receiver<Option<String>>,
     release: tokio_util::sync::CancellationToken,
+    killed: tokio::task::AbortHandle,
 }
 
 #[derive(Debug)]
@@ -101,6 +102,7 @@ impl Elector {
             config,
         };
         let task: JoinHandle<Result<(), Error>> = tokio::spawn(run.run());
+        let killed = task.abort_handle();
         tokio::spawn(async move {
             let why = match task.await {
                 Ok(Ok(())) => "released".to_owned(),
@@ -109,7 +111,7 @@ impl Elector {
             };
             ended_tx.send_replace(Some(why));
         });
-        Ok((seen, ElectorHandle { shared, ended, release }))
+        Ok((seen, ElectorHandle { shared, ended, release, killed }))
     }
 }
 
@@ -129,6 +131,11 @@ impl ElectorHandle {
             Ok(why) => why.clone().unwrap_or_default(),
             Err(_) => "the elector died".to_owned(),
         }
+    }
+
+    /// Stops renewing without a word to anybody, as a killed process does: for tests of a takeover.
+    pub fn abandon(&self) {
+        self.killed.abort();
     }
 
     /// Gives the Lease up, so that another replica need not wait for it to run out. Only after all work has been joined.
