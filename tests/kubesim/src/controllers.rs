@@ -8,6 +8,7 @@ mod daemonset;
 mod deployment;
 mod kubelet;
 mod namespace;
+mod notice;
 mod pods;
 mod replicaset;
 mod scheduler;
@@ -20,7 +21,6 @@ use chrono::{DateTime, Utc};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Controllers;
-use crate::obj;
 use crate::store::{Change, ChangeKind, ObjKey, Store};
 
 const PODS: &str = "pods";
@@ -48,6 +48,8 @@ enum Work {
     /// An owner whose deletion waits for its dependents.
     Owner(Arc<str>, ObjKey),
     Namespace(String),
+    /// A node that went; its pods follow after a while.
+    LostNode(String),
 }
 
 pub(crate) async fn run(store: Arc<Store>, enabled: Controllers, stop: CancellationToken) {
@@ -141,94 +143,6 @@ impl Engine {
         self.timers.entry(moment).or_default().insert(work);
     }
 
-    fn notice(&mut self, change: &Change) {
-        let object = change.now.bare();
-        let key = change.key.clone();
-        let gone = change.kind == ChangeKind::Deleted;
-        if gone {
-            self.queue.insert(Work::Orphans(obj::uid(&object).to_owned()));
-            self.queue.insert(Work::Namespace(key.namespace.to_string()));
-            self.push_waiting_owners(&key.namespace, &object);
-        } else if obj::terminating(&object) && !obj::finalizers(&object).is_empty() {
-            self.queue.insert(Work::Owner(change.storage.clone(), key.clone()));
-        }
-        match &*change.storage {
-            PODS => self.notice_pod(&key, &object, gone),
-            NODES => self.notice_node(&key, &object, change),
-            CLAIMS => self.push(Work::Claim(key)),
-            DEPLOYMENTS => self.push(Work::Deployment(key)),
-            REPLICASETS => {
-                self.push_owner(&key.namespace, &object);
-                self.push(Work::ReplicaSet(key));
-            }
-            STATEFULSETS => self.push(Work::StatefulSet(key)),
-            DAEMONSETS => self.push(Work::DaemonSet(key)),
-            BUDGETS => self.push(Work::Budget(key)),
-            "namespaces" => self.push(Work::Namespace(key.name.to_string())),
-            _ => {}
-        }
-    }
-
-    /// Owners may wait for the end of a dependent.
-    fn push_waiting_owners(&mut self, namespace: &str, object: &serde_json::Value) {
-        for owner in obj::list(object, "/metadata/ownerReferences") {
-            let Some(storage) = self.store.storage_of(obj::text(owner, "/apiVersion"), obj::text(owner, "/kind")) else { continue };
-            for namespace in [namespace, ""] {
-                let key = ObjKey::new(namespace, obj::text(owner, "/name"));
-                if self.store.load(&storage, &key).is_some() {
-                    self.push(Work::Owner(storage.clone(), key));
-                }
-            }
-        }
-    }
-
-    fn push(&mut self, work: Work) {
-        self.queue.insert(work);
-    }
-
-    fn push_owner(&mut self, namespace: &str, object: &serde_json::Value) {
-        let Some(owner) = obj::controller(object) else { return };
-        let key = ObjKey::new(namespace, obj::text(owner, "/name"));
-        match obj::text(owner, "/kind") {
-            "Deployment" => self.push(Work::Deployment(key)),
-            "ReplicaSet" => self.push(Work::ReplicaSet(key)),
-            "StatefulSet" => self.push(Work::StatefulSet(key)),
-            "DaemonSet" => self.push(Work::DaemonSet(key)),
-            _ => {}
-        }
-    }
-
-    fn notice_pod(&mut self, key: &ObjKey, pod: &serde_json::Value, gone: bool) {
-        self.push_owner(&key.namespace, pod);
-        for budget in self.store.keys(BUDGETS, |budget, _| budget.namespace == key.namespace) {
-            self.push(Work::Budget(budget));
-        }
-        self.push(Work::Kubelet(key.clone()));
-        if self.scheduler.notice_pod(key, pod, gone) {
-            self.push(Work::Scheduler);
-        }
-    }
-
-    fn notice_node(&mut self, key: &ObjKey, node: &serde_json::Value, change: &Change) {
-        let gone = change.kind == ChangeKind::Deleted;
-        if self.scheduler.notice_node(&key.name, node, gone) {
-            self.push(Work::Scheduler);
-        }
-        let before = change.before.as_ref().map(|before| before.bare());
-        let appeared = before.is_none() || gone;
-        let revived = before.as_ref().is_some_and(|before| kubelet::is_dead(before) != kubelet::is_dead(node));
-        if appeared {
-            for set in self.store.keys(DAEMONSETS, |_, _| true) {
-                self.push(Work::DaemonSet(set));
-            }
-        }
-        if appeared || revived {
-            for pod in self.store.keys(PODS, |_, pod| pod.node.as_deref() == Some(&*key.name)) {
-                self.push(Work::Kubelet(pod));
-            }
-        }
-    }
-
     fn act(&mut self, work: &Work) {
         let store = self.store.clone();
         let on = self.on;
@@ -245,6 +159,7 @@ impl Engine {
             Work::DaemonSet(key) if on.workloads => daemonset::reconcile(&store, key),
             Work::Orphans(uid) if on.workloads => collector::collect(&store, uid),
             Work::Owner(storage, key) if on.workloads => collector::finish_owner(&store, storage, key),
+            Work::LostNode(name) if on.workloads => collector::forget_node(&store, name),
             Work::Scheduler if on.scheduler => self.scheduler.round(&store),
             Work::Budget(key) if on.disruption => {
                 if let Some(again) = budget::reconcile(&store, key) {
@@ -266,6 +181,7 @@ impl Engine {
             | Work::Orphans(_)
             | Work::Owner(..)
             | Work::Scheduler
+            | Work::LostNode(_)
             | Work::Budget(_) => {}
         }
     }

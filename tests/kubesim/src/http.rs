@@ -12,6 +12,7 @@ mod openapi;
 mod patching;
 mod protobuf;
 mod reviews;
+mod subresources;
 mod table;
 mod watching;
 

@@ -59,9 +59,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
 fn load(sim: &KubeSim, path: &std::path::Path) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    for document in text.split("\n---") {
-        let object: Value =
-            serde_saphyr::from_str(document.trim_start_matches("---")).with_context(|| format!("parse {}", path.display()))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(|| format!("parse {}", path.display()))?;
+    for object in documents {
         let items = match object.get("items") {
             Some(items) => Vec::<Value>::deserialize(items)?,
             None => vec![object],

@@ -6,6 +6,9 @@ use crate::obj;
 use crate::rest::DeleteOptions;
 use crate::store::{ObjKey, Store};
 
+/// How long pods outlive their node's object, as with the real pod collector.
+pub(super) const LOST_NODE_AFTER: chrono::Duration = chrono::Duration::seconds(40);
+
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 
@@ -26,6 +29,16 @@ pub(super) fn collect(store: &Store, uid: &str) {
 fn alive(store: &Store, uid: &str) -> bool {
     let all = store.everywhere(|_, _| true);
     all.iter().any(|(storage, key)| store.load(storage, key).is_some_and(|stored| obj::uid(&stored.bare()) == uid))
+}
+
+/// Pods of a node that is gone and did not come back are gone as well.
+pub(super) fn forget_node(store: &Store, name: &str) {
+    if store.load(super::NODES, &ObjKey::new("", name)).is_some() {
+        return;
+    }
+    for pod in store.keys(super::PODS, |_, pod| pod.node.as_deref() == Some(name)) {
+        super::settle(store.delete_now("pods", &pod.namespace, &pod.name), "forget a pod of a lost node");
+    }
 }
 
 /// An owner that waits for its dependents: deletes or releases them, then lets the owner go.

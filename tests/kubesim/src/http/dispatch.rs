@@ -6,10 +6,10 @@ use ::http::header;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::{Asked, body, discovery, list, openapi, patching, reviews, table, watching};
+use super::{Asked, body, discovery, list, openapi, patching, reviews, subresources, table, watching};
 use crate::obj;
 use crate::registry::ResourceKind;
-use crate::rest::{self, DeleteOptions, Deleted, Eviction, Part, WriteOptions};
+use crate::rest::{self, DeleteOptions, Deleted, Part, WriteOptions};
 use crate::status::ApiError;
 use crate::store::{ObjKey, Stored};
 
@@ -41,7 +41,7 @@ fn resource(asked: &Asked) -> Result<Answer, ApiError> {
     }
     let call = Call { asked, kind: kind.clone() };
     if !info.subresource.is_empty() {
-        return call.subresource();
+        return subresources::answer(&call);
     }
     match info.verb.as_str() {
         "get" => call.get(),
@@ -87,7 +87,7 @@ impl Call<'_> {
         table::shown(self.asked, &self.kind, code, stored)
     }
 
-    fn get(&self) -> Result<Answer, ApiError> {
+    pub(super) fn get(&self) -> Result<Answer, ApiError> {
         let key = self.key();
         let stored =
             self.asked.app.store.load(&self.kind.storage, &key).ok_or_else(|| ApiError::not_found(&self.kind, &key.name))?;
@@ -122,7 +122,7 @@ impl Call<'_> {
         Ok(self.show(201, &stored))
     }
 
-    fn update(&self, part: Part) -> Result<Answer, ApiError> {
+    pub(super) fn update(&self, part: Part) -> Result<Answer, ApiError> {
         let mut object = self.typed()?;
         let key = self.key();
         let named = obj::name(&object);
@@ -186,80 +186,9 @@ impl Call<'_> {
         }
         Ok(Answer::json(200, list::text(&self.kind, &items, self.asked.app.store.version(), None, None)))
     }
-
-    fn subresource(&self) -> Result<Answer, ApiError> {
-        let info = &self.asked.info;
-        if !self.kind.has(&info.subresource) {
-            return Err(ApiError::no_such_path());
-        }
-        match (info.subresource.as_str(), info.verb.as_str()) {
-            ("status", "get") => self.get(),
-            ("status", "update") => self.update(Part::Status),
-            ("status", "patch") => patching::answer(self, Part::Status),
-            ("finalize", "update") => self.update(Part::Main),
-            ("scale", "get" | "update" | "patch") => super::patching::scale(self),
-            ("eviction", "create") => self.evict(),
-            ("binding", "create") => self.bind(),
-            ("log", "get") => self.log(),
-            ("token", "create") => Ok(reviews::token(self.asked, &self.decode()?)),
-            _ => Err(ApiError::method_not_allowed(&info.verb)),
-        }
-    }
-
-    fn log(&self) -> Result<Answer, ApiError> {
-        let key = self.key();
-        self.asked.app.store.load("pods", &key).ok_or_else(|| ApiError::not_found(&self.kind, &key.name))?;
-        Ok(Answer::text(200, ""))
-    }
-
-    fn evict(&self) -> Result<Answer, ApiError> {
-        let body = self.decode()?;
-        let ignored = unknown_fields(&body);
-        if self.asked.info.strict() && !ignored.is_empty() {
-            let list: Vec<String> = ignored.iter().map(|field| format!("unknown field \"{field}\"")).collect();
-            return Err(ApiError::bad_request(format!(
-                "Eviction in version \"v1\" cannot be handled as a Eviction: strict decoding error: {}",
-                list.join(", ")
-            )));
-        }
-        if obj::text(&body, "/kind") != "Eviction" && !obj::text(&body, "/kind").is_empty() {
-            return Err(ApiError::bad_request(format!("not a Eviction object: {}", obj::text(&body, "/kind"))));
-        }
-        let key = self.key();
-        if obj::name(&body) != &*key.name {
-            return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
-        }
-        let asked = self.dry_run()?;
-        let inside = obj::list(&body, "/deleteOptions/dryRun");
-        if !inside.is_empty() && !self.asked.info.param("dryRun").is_empty() && inside != [json!("All")] {
-            // The handler's error has no status of its own, and so becomes a 500.
-            return Err(ApiError::new(500, "", "Non-matching dry-run options in request and content: [All] and different"));
-        }
-        for value in inside {
-            dry_run_of(value.as_str().unwrap_or_default())?;
-        }
-        let eviction = Eviction { pod: key, options: DeleteOptions::parse(&body["deleteOptions"]) };
-        let result =
-            self.asked.app.store.write(asked || !inside.is_empty(), |txn| rest::evict(txn, &self.kind, &eviction, &self.options()));
-        let answer = match result {
-            Ok(()) => Answer::value(
-                201,
-                &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 }),
-            ),
-            Err(error) => Answer::from(error),
-        };
-        Ok(answer.ignoring(ignored))
-    }
-
-    fn bind(&self) -> Result<Answer, ApiError> {
-        let body = self.decode()?;
-        let node = obj::text(&body, "/target/name").to_owned();
-        self.asked.app.store.write(self.dry_run()?, |txn| rest::bind(txn, &self.kind, &self.key(), &node, &self.options()))?;
-        Ok(Answer::value(201, &json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })))
-    }
 }
 
-fn dry_run_of(value: &str) -> Result<bool, ApiError> {
+pub(super) fn dry_run_of(value: &str) -> Result<bool, ApiError> {
     match value {
         "" => Ok(false),
         "All" => Ok(true),
@@ -269,26 +198,4 @@ fn dry_run_of(value: &str) -> Result<bool, ApiError> {
             format!("CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"{other}\": supported values: \"All\""),
         )),
     }
-}
-
-/// What an Eviction carries that policy/v1 does not know. The classic is `delete_options`.
-fn unknown_fields(body: &Value) -> Vec<String> {
-    let strange = |at: &Value, known: &[&str], prefix: &str| -> Vec<String> {
-        let keys = at.as_object().into_iter().flat_map(serde_json::Map::keys);
-        keys.filter(|key| !known.contains(&key.as_str())).map(|key| format!("{prefix}{key}")).collect()
-    };
-    const OPTIONS: &[&str] = &[
-        "apiVersion",
-        "kind",
-        "gracePeriodSeconds",
-        "preconditions",
-        "orphanDependents",
-        "propagationPolicy",
-        "dryRun",
-        "ignoreStoreReadErrorWithClusterBreakingPotential",
-    ];
-    let mut unknown = strange(body, &["apiVersion", "kind", "metadata", "deleteOptions"], "");
-    unknown.extend(strange(&body["deleteOptions"], OPTIONS, "deleteOptions."));
-    unknown.extend(strange(&body["deleteOptions"]["preconditions"], &["uid", "resourceVersion"], "deleteOptions.preconditions."));
-    unknown
 }

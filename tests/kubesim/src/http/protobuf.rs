@@ -1,63 +1,15 @@
-//! Pure: the few protobuf bodies that kubectl sends although it reads JSON: namespaces, access reviews, delete options.
-//! Field numbers are those of the Kubernetes API; what is not listed is skipped.
+//! Pure: the protobuf bodies that kubectl sends although it reads JSON. Which kinds and fields is said in `fields.rs`;
+//! what is not listed there is skipped.
 
+mod fields;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use fields::{Field, Shape, fields_of};
+
 const MAGIC: &[u8] = b"k8s\0";
-
-#[derive(Clone, Copy)]
-enum Shape {
-    Text,
-    Texts,
-    Number,
-    Pairs,
-    Message(&'static [Field]),
-}
-
-type Field = (u64, &'static str, Shape);
-
-const META: &[Field] = &[
-    (1, "name", Shape::Text),
-    (2, "generateName", Shape::Text),
-    (3, "namespace", Shape::Text),
-    (11, "labels", Shape::Pairs),
-    (12, "annotations", Shape::Pairs),
-];
-const RESOURCE: &[Field] = &[
-    (1, "namespace", Shape::Text),
-    (2, "verb", Shape::Text),
-    (3, "group", Shape::Text),
-    (4, "version", Shape::Text),
-    (5, "resource", Shape::Text),
-    (6, "subresource", Shape::Text),
-    (7, "name", Shape::Text),
-];
-const ACCESS: &[Field] = &[
-    (1, "resourceAttributes", Shape::Message(RESOURCE)),
-    (2, "nonResourceAttributes", Shape::Message(&[(1, "path", Shape::Text), (2, "verb", Shape::Text)])),
-];
-const DELETE: &[Field] = &[
-    (1, "gracePeriodSeconds", Shape::Number),
-    (2, "preconditions", Shape::Message(&[(1, "uid", Shape::Text), (2, "resourceVersion", Shape::Text)])),
-    (4, "propagationPolicy", Shape::Text),
-    (5, "dryRun", Shape::Texts),
-];
-const TOKEN: &[Field] = &[(1, "audiences", Shape::Texts), (4, "expirationSeconds", Shape::Number)];
-
-fn fields_of(kind: &str) -> Option<&'static [Field]> {
-    Some(match kind {
-        "Namespace" | "ServiceAccount" | "SelfSubjectReview" => &[(1, "metadata", Shape::Message(META))],
-        "ConfigMap" => &[(1, "metadata", Shape::Message(META)), (2, "data", Shape::Pairs)],
-        "SelfSubjectAccessReview" => &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(ACCESS))],
-        "SelfSubjectRulesReview" => {
-            &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(&[(1, "namespace", Shape::Text)]))]
-        }
-        "TokenRequest" => &[(1, "metadata", Shape::Message(META)), (2, "spec", Shape::Message(TOKEN))],
-        "Eviction" => &[(1, "metadata", Shape::Message(META)), (2, "deleteOptions", Shape::Message(DELETE))],
-        "DeleteOptions" => DELETE,
-        _ => return None,
-    })
-}
 
 /// The object, if its kind is one of the few.
 pub(super) fn decode(body: &[u8]) -> Option<Value> {
@@ -111,17 +63,38 @@ fn message(bytes: &[u8], fields: &[Field]) -> Option<Map<String, Value>> {
                     list.push(json!(text));
                 }
             }
-            (Shape::Pairs, Wire::Bytes(pair)) => {
-                let pair = message(pair, &[(1, "key", Shape::Text), (2, "value", Shape::Text)])?;
+            (Shape::Pairs | Shape::Blobs, Wire::Bytes(pair)) => {
+                let pair = split(pair)?;
+                let of = |wanted: u64| {
+                    pair.iter().find_map(|(number, wire)| if *number == wanted { wire.bytes() } else { None }).unwrap_or_default()
+                };
+                let value = match shape {
+                    Shape::Blobs => STANDARD.encode(of(2)),
+                    _ => String::from_utf8_lossy(of(2)).into_owned(),
+                };
                 let map = object.entry(*name).or_insert_with(|| json!({}));
-                if let (Some(map), Some(key)) = (map.as_object_mut(), pair.get("key").and_then(Value::as_str)) {
-                    map.insert(key.to_owned(), pair.get("value").cloned().unwrap_or_else(|| json!("")));
+                if let Some(map) = map.as_object_mut() {
+                    map.insert(String::from_utf8_lossy(of(1)).into_owned(), json!(value));
                 }
             }
             (Shape::Message(inner), Wire::Bytes(bytes)) => {
                 object.insert((*name).into(), Value::Object(message(bytes, inner)?));
             }
-            (Shape::Number, Wire::Bytes(_)) | (Shape::Pairs | Shape::Message(_), Wire::Number(_)) => return None,
+            (Shape::Messages(inner), Wire::Bytes(bytes)) => {
+                let list = object.entry(*name).or_insert_with(|| json!([]));
+                if let Some(list) = list.as_array_mut() {
+                    list.push(Value::Object(message(bytes, inner)?));
+                }
+            }
+            (Shape::NumberOrText, Wire::Bytes(bytes)) => {
+                let either = message(bytes, &[(1, "type", Shape::Number), (2, "number", Shape::Number), (3, "text", Shape::Text)])?;
+                let word = if either.get("type") == Some(&json!(1)) { "text" } else { "number" };
+                object.insert((*name).into(), either.get(word).cloned().unwrap_or_else(|| json!(0)));
+            }
+            (Shape::Number, Wire::Bytes(_))
+            | (Shape::Pairs | Shape::Blobs | Shape::NumberOrText | Shape::Message(_) | Shape::Messages(_), Wire::Number(_)) => {
+                return None;
+            }
         }
     }
     Some(object)

@@ -1,5 +1,7 @@
 //! What the server fills in when an object is created. Only what clients of this project can see.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::obj;
@@ -45,7 +47,7 @@ pub(super) fn on_create(txn: &Txn<'_>, kind: &ResourceKind, object: &mut Value) 
         "services" => service(object),
         "persistentvolumeclaims" => claim(object),
         "customresourcedefinitions.apiextensions.k8s.io" => definition(object, &txn.clock.stamp()),
-        "secrets" => drop(obj::child_default(object, "type", json!("Opaque"))),
+        "secrets" => secret(object),
         _ => {}
     }
 }
@@ -80,6 +82,16 @@ fn namespace(object: &mut Value) {
 fn workload(object: &mut Value) {
     fill(object, "spec", json!({ "replicas": 1 }));
     object["status"] = json!({ "replicas": 0 });
+}
+
+/// `stringData` is written, and read as `data`.
+fn secret(object: &mut Value) {
+    obj::child_default(object, "type", json!("Opaque"));
+    let plain = object.as_object_mut().and_then(|map| map.remove("stringData")).unwrap_or_default();
+    for (key, value) in plain.as_object().into_iter().flatten() {
+        let encoded = STANDARD.encode(value.as_str().unwrap_or_default());
+        obj::child(object, "data").insert(key.clone(), json!(encoded));
+    }
 }
 
 fn service(object: &mut Value) {

@@ -34,6 +34,8 @@ pub(crate) struct Stored {
     pub(crate) node: Option<Box<str>>,
     /// UIDs of the owners, for the collectors.
     owners: Box<[Box<str>]>,
+    /// Being deleted, and held by a finalizer.
+    pub(crate) is_held: bool,
 }
 
 impl Stored {
@@ -44,8 +46,9 @@ impl Stored {
         map.remove("apiVersion");
         let labels = obj::entries(&object, "/metadata/labels").map(|(k, v)| (k.into(), v.into())).collect();
         let node = Some(obj::text(&object, "/spec/nodeName")).filter(|node| !node.is_empty()).map(Into::into);
+        let is_held = obj::terminating(&object) && !obj::finalizers(&object).is_empty();
         let owners = obj::list(&object, "/metadata/ownerReferences").iter().map(|owner| obj::text(owner, "/uid").into()).collect();
-        Self { rv, text: object.to_string().into(), labels, node, owners }
+        Self { rv, text: object.to_string().into(), labels, node, owners, is_held }
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {

@@ -82,6 +82,11 @@ async fn kubectl_shows_marks_drains_and_applies() {
         assert_eq!(sim.store().get("configmaps", "default", "c").unwrap()["data"]["a"], value);
     }
     shell.run("create namespace made-by-kubectl").await;
+    shell.run("create deployment web --image=x --replicas=2 -n made-by-kubectl").await;
+    shell.run("create poddisruptionbudget web --selector=app=web --min-available=1 -n made-by-kubectl").await;
+    shell.run("wait deployment web --for=condition=Available --timeout=20s -n made-by-kubectl").await;
+    shell.run("create secret generic s --from-literal=a=b").await;
+    assert_eq!(sim.store().get("secrets", "default", "s").unwrap()["data"]["a"], "Yg==");
     assert_eq!(shell.run("auth can-i delete nodes").await.trim(), "yes");
 
     // kubectl describe finds events by the node's UID as well as by its name.

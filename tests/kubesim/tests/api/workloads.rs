@@ -126,3 +126,22 @@ async fn a_restart_replaces_every_pod_once() {
     .await;
     assert_eq!(sim.store().list("replicasets").len(), 2);
 }
+
+#[tokio::test]
+async fn pods_of_a_lost_node_are_forgotten_and_replaced() {
+    let (sim, _client) = lively().await;
+    for node in ["a", "b"] {
+        sim.store().create(build::gpu_node(node, 8, "H100")).unwrap();
+    }
+    sim.store().create(build::deployment("ml", "d", 2, 4, &[("app", "d")])).unwrap();
+    until("run", || running(&sim).len() == 2).await;
+    sim.store().delete_now("nodes", "", "a").unwrap();
+    assert_eq!(running(&sim).len(), 2, "the pods' objects outlive the node's");
+    let elsewhere = || running(&sim).len() == 2 && running(&sim).iter().all(|pod| pod["spec"]["nodeName"] == "b");
+    // The collector counts from when it saw the node go, so time passes until it has.
+    until("run on the other", || {
+        sim.clock().advance(std::time::Duration::from_secs(41));
+        elsewhere()
+    })
+    .await;
+}
