@@ -3,6 +3,7 @@
 
 pub mod scrape;
 pub mod ceiling;
+pub mod derive;
 pub mod drain;
 pub mod mark;
 pub mod release;

@@ -1,0 +1,63 @@
+//! One look at one GPU: what the detectors report through, with who is asked and about what.
+
+use gpuheal_proto::fault::{FaultClass, GpuRef, NodeRef, Onset, Witness};
+
+use super::super::known::{Context, Faults, Found};
+use super::super::outcome::EvidenceState;
+
+pub(super) struct Look<'l, 'c> {
+    pub(super) node: &'l NodeRef,
+    pub(super) known: &'l mut Faults,
+    pub(super) gpu: &'l GpuRef,
+    pub(super) source: &'l str,
+    pub(super) workload: &'l str,
+    pub(super) context: &'l mut Context<'c>,
+}
+
+/// What was seen, beside what the look knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) class: FaultClass,
+    pub(super) code: &'a str,
+    pub(super) onset: Onset,
+    pub(super) witness: Witness,
+    pub(super) value: f64,
+    pub(super) threshold: f64,
+    pub(super) count: Option<u32>,
+    pub(super) detail: &'a str,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) const fn new(class: FaultClass, code: &'a str, onset: Onset, witness: Witness, value: f64) -> Self {
+        Self { class, code, onset, witness, value, threshold: 0.0, count: Some(1), detail: "" }
+    }
+}
+
+impl Look<'_, '_> {
+    pub(super) fn seen(&mut self, seen: Seen<'_>) {
+        let Seen { class, code, onset, witness, value, threshold, count, detail } = seen;
+        let (gpu, source, workload) = (Some(self.gpu), self.source, self.workload);
+        let found = Found { class, code, gpu, onset, witness, value, threshold, count, source, detail, workload };
+        self.known.report(self.node, &found, self.context);
+    }
+
+    pub(super) fn unseen(&mut self, class: FaultClass, code: &str, witness: Witness, state: EvidenceState) {
+        self.known.unseen(class, code, self.gpu.slot.as_ref(), witness, state, self.context);
+    }
+
+    pub(super) fn clear(&mut self, class: FaultClass, code: &str, witness: Witness) {
+        self.unseen(class, code, witness, EvidenceState::Clear);
+    }
+
+    /// The source said again what it said before.
+    pub(super) fn still(&mut self, class: FaultClass, code: &str, witness: Witness) {
+        let known = self.known.find(class, code, self.gpu.slot.as_ref());
+        if let Some(sight) = known.and_then(|known| known.sights.get_mut(&witness)) {
+            sight.checked = self.context.now;
+        }
+    }
+
+    pub(super) fn is_known(&mut self, class: FaultClass, code: &str) -> bool {
+        self.known.find(class, code, self.gpu.slot.as_ref()).is_some()
+    }
+}

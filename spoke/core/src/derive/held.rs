@@ -1,0 +1,310 @@
+//! What is remembered of one node, and how it goes to the journal and comes back. Bounded: GPUs, readings per GPU, alerts
+//! and faults each have a limit, and what was silent longest makes room.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuheal_proto::{
+    bytes_text::clip,
+    fault::{FaultClass, GpuRef, NodeRef, Witness},
+    ids::{GpuSlot, GpuUuid},
+    limits::SOURCE_BYTES_MAX,
+    time::Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+use super::known::{Context, Faults};
+use super::outcome::EvidenceState;
+use crate::scrape::{conditions::FirstBad, dcgm::GpuRow, metric::Metric};
+
+/// Most nodes of a cluster: Kubernetes is made for 5,000; three times that for those that come and go.
+pub const NODES_MAX: usize = 15_000;
+/// Most GPUs of one node that are remembered: as many as one page can name.
+pub const GPUS_MAX: usize = crate::scrape::dcgm::GPUS_MAX;
+/// Most Xid codes of one GPU whose counts are held.
+pub(super) const CODES_MAX: usize = 64;
+/// Most alerts of one node whose repeats are known.
+pub(super) const ALERTS_MAX: usize = 256;
+/// An event is no longer seen when nothing told of it for so long. Longer than Alertmanager's group interval of 5 min.
+const EVENT_LIFE: std::time::Duration = std::time::Duration::from_secs(360);
+/// Version of what is written. Another one is not read: the node begins anew.
+const FORMAT: u32 = 1;
+
+/// Why bytes are no part.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// They do not parse.
+    #[error("what was held of a node does not parse")]
+    Parse(#[from] serde_json::Error),
+    /// Written by another version.
+    #[error("what was held of a node has format {got}, {FORMAT} is known")]
+    Format {
+        /// Which.
+        got: u32,
+    },
+}
+
+/// One node's part of the memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodePart {
+    format: u32,
+    pub(super) node: NodeRef,
+    /// When anything was last heard of it.
+    pub(super) met_at: Timestamp,
+    /// When its boot id was first seen changed; the epoch: never.
+    pub(super) rebooted_at: Timestamp,
+    pub(super) exporter: Exporter,
+    pub(super) gpus: Vec<HeldGpu>,
+    pub(super) known: Faults,
+    pub(super) object: HeldObject,
+    /// Fingerprint and start of alerts, with when each was last received.
+    pub(super) alerts: BTreeMap<String, Timestamp>,
+}
+
+/// The node's exporter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Exporter {
+    pub(super) source: String,
+    /// What tells one start of its process from the next, as far as the caller knows.
+    pub(super) start: String,
+    /// Its last usable page.
+    pub(super) page_at: Option<Timestamp>,
+    /// It has been without a usable page since.
+    pub(super) none_since: Option<Timestamp>,
+    /// Why.
+    pub(super) none_why: String,
+    /// Readings that always move have not moved since.
+    pub(super) frozen_since: Option<Timestamp>,
+    /// Those readings in one number.
+    pub(super) pulse: Option<u64>,
+    /// Signals that it does not have.
+    pub(super) lacks: Vec<Metric>,
+}
+
+/// The node object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct HeldObject {
+    pub(super) first_bad: FirstBad,
+    /// Conditions that were seen good: their turning bad is an edge.
+    pub(super) good: BTreeSet<String>,
+    pub(super) offers: Vec<HeldOffer>,
+    /// Until then a smaller number is no loss.
+    pub(super) relayout_until: Option<Timestamp>,
+}
+
+/// One GPU resource.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct HeldOffer {
+    pub(super) resource: String,
+    pub(super) capacity: Option<u64>,
+    pub(super) low_since: Option<Timestamp>,
+    pub(super) was_full: bool,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct HeldGpu {
+    pub(super) gpu: GpuRef,
+    pub(super) index_hint: Option<u16>,
+    /// On how many usable pages in a row it was missing.
+    pub(super) missing: u32,
+    pub(super) seen_at: Timestamp,
+    /// When another board was first seen in its slot; the epoch: never.
+    pub(super) swapped_at: Timestamp,
+    /// Last Xid by MIG instance: 0 is the whole GPU, n + 1 instance n.
+    pub(super) xid: BTreeMap<u16, u16>,
+    /// Windowed counts by Xid.
+    pub(super) xid_counts: BTreeMap<u16, u32>,
+    /// Last values of counters and flags.
+    pub(super) values: BTreeMap<Metric, f64>,
+    /// Counters judged by their rise within a span: value and time at its start.
+    pub(super) bases: BTreeMap<Metric, (f64, Timestamp)>,
+    /// Health watches and their last verdict.
+    pub(super) health: BTreeMap<String, u8>,
+    pub(super) warm_since: Option<Timestamp>,
+    pub(super) hot_since: Option<Timestamp>,
+    /// It was seen cooler than the warning in this exporter start.
+    pub(super) was_cool: bool,
+    /// Clock of its multiprocessors when it became hot.
+    pub(super) clock_when_hot: Option<f64>,
+    pub(super) idle_since: Option<Timestamp>,
+}
+
+impl NodePart {
+    pub(super) fn new(node: NodeRef) -> Self {
+        Self {
+            format: FORMAT,
+            node,
+            met_at: Timestamp::EPOCH,
+            rebooted_at: Timestamp::EPOCH,
+            exporter: Exporter::default(),
+            gpus: Vec::new(),
+            known: Faults::default(),
+            object: HeldObject::default(),
+            alerts: BTreeMap::new(),
+        }
+    }
+
+    /// Whose part this is.
+    #[must_use]
+    pub const fn node(&self) -> &NodeRef {
+        &self.node
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
+        let part: Self = serde_json::from_slice(bytes)?;
+        if part.format == FORMAT { Ok(part) } else { Err(RestoreError::Format { got: part.format }) }
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("every key of a map in it is text or a number, and no number is NaN")
+    }
+
+    /// Takes what the caller knows of the node. Another boot is another start of everything on it.
+    pub(super) fn meet(&mut self, node: &NodeRef, now: Timestamp) {
+        let rebooted = !node.boot_id.is_empty() && !self.node.boot_id.is_empty() && node.boot_id != self.node.boot_id;
+        if rebooted {
+            self.rebooted_at = now;
+            self.forget_predecessors();
+        }
+        if self.node != *node {
+            let boot_id = if node.boot_id.is_empty() { self.node.boot_id.clone() } else { node.boot_id.clone() };
+            self.node = NodeRef { boot_id, ..node.clone() };
+        }
+        self.met_at = now;
+    }
+
+    /// What follows is the first sight of another start: no change against what was is an edge.
+    pub(super) fn forget_predecessors(&mut self) {
+        for gpu in &mut self.gpus {
+            gpu.forget();
+        }
+    }
+
+    /// The GPUs that the last page had.
+    pub(super) fn present(&self) -> Vec<GpuRef> {
+        self.gpus.iter().filter(|gpu| gpu.missing == 0).map(|gpu| gpu.gpu.clone()).collect()
+    }
+
+    /// The GPU that another source names. By slot or UUID and never by index, which a reboot may change.
+    pub(super) fn named(&self, uuid: Option<&str>, slot: Option<&GpuSlot>) -> Option<GpuRef> {
+        let same_uuid = |gpu: &&HeldGpu| uuid.is_some() && gpu.gpu.uuid.as_ref().map(GpuUuid::as_str) == uuid;
+        let same_slot = |gpu: &&HeldGpu| slot.is_some() && gpu.gpu.slot.as_ref() == slot;
+        let held = self.gpus.iter().find(same_slot).or_else(|| self.gpus.iter().find(same_uuid));
+        if let Some(held) = held {
+            return Some(held.gpu.clone());
+        }
+        let named = GpuRef {
+            slot: slot.cloned(),
+            uuid: uuid.and_then(|uuid| GpuUuid::parse(uuid).ok()),
+            model: String::new(),
+        };
+        (named != GpuRef::default()).then_some(named)
+    }
+
+    /// The place of a page's GPU, added if it is new; `None` when there is no room.
+    pub(super) fn place(&mut self, row: &GpuRow<'_>, now: Timestamp) -> Option<usize> {
+        let slot: Option<GpuSlot> = row.slot.map(Into::into);
+        let uuid = row.uuid.and_then(|uuid| GpuUuid::parse(uuid).ok());
+        let at = self.find(uuid.as_ref(), slot.as_ref(), row.index_hint);
+        let at = match at {
+            Some(at) => at,
+            None => self.add(now)?,
+        };
+        self.gpus[at].identify(uuid, slot, row, now);
+        Some(at)
+    }
+
+    fn find(&self, uuid: Option<&GpuUuid>, slot: Option<&GpuSlot>, index: Option<u16>) -> Option<usize> {
+        let by = |test: &dyn Fn(&GpuRef, &HeldGpu) -> bool| self.gpus.iter().position(|held| test(&held.gpu, held));
+        by(&|gpu, _| uuid.is_some() && gpu.uuid.as_ref() == uuid)
+            .or_else(|| by(&|gpu, _| slot.is_some() && gpu.slot.as_ref() == slot))
+            .or_else(|| {
+                let anonymous = uuid.is_none() && slot.is_none() && index.is_some();
+                by(&|gpu, held| anonymous && gpu.uuid.is_none() && gpu.slot.is_none() && held.index_hint == index)
+            })
+    }
+
+    fn add(&mut self, now: Timestamp) -> Option<usize> {
+        if self.gpus.len() >= GPUS_MAX {
+            let oldest = (0..self.gpus.len()).min_by_key(|&at| self.gpus[at].seen_at)?;
+            if self.gpus[oldest].seen_at >= now {
+                return None;
+            }
+            self.gpus.swap_remove(oldest);
+        }
+        self.gpus.push(HeldGpu { swapped_at: Timestamp::EPOCH, ..HeldGpu::default() });
+        Some(self.gpus.len() - 1)
+    }
+
+    /// What time alone changes: an exporter that fell silent makes stale what it told, an event ends being seen.
+    pub(super) fn age(&mut self, context: &mut Context<'_>) {
+        let (now, stale_after) = (context.now, context.settings.stale_after);
+        for known in self.known.iter_mut() {
+            let due: Vec<Witness> = known
+                .sights
+                .iter()
+                .filter(|(witness, sight)| {
+                    let life = if is_exporters(**witness, known.class) { stale_after } else { EVENT_LIFE };
+                    let ages = !matches!(witness, Witness::NodeCondition | Witness::Allocatable);
+                    ages && sight.state != EvidenceState::Stale && now.since(sight.checked) > life && is_live(sight.state, **witness)
+                })
+                .map(|(witness, _)| *witness)
+                .collect();
+            for witness in due {
+                let checked = known.sights[&witness].checked;
+                known.turn(witness, EvidenceState::Stale, context);
+                // Nothing was said: only the state changes.
+                if let Some(sight) = known.sights.get_mut(&witness) {
+                    sight.checked = checked;
+                }
+            }
+        }
+        super::exporter::judge_silence(self, context);
+    }
+}
+
+/// A cleared event stays cleared; a cleared reading is worth no more than its source is fresh.
+fn is_live(state: EvidenceState, witness: Witness) -> bool {
+    state == EvidenceState::Seen || super::known::measures(witness)
+}
+
+/// Whether a witness speaks through the exporter's page. A source fault is about the page itself and never ages.
+pub(super) fn is_exporters(witness: Witness, class: FaultClass) -> bool {
+    let page = matches!(
+        witness,
+        Witness::ExporterGauge | Witness::ExporterCounter | Witness::DcgmHealth | Witness::MissingRows | Witness::SecondField
+    );
+    page && class != FaultClass::Source
+}
+
+impl HeldGpu {
+    pub(super) fn forget(&mut self) {
+        self.xid.clear();
+        self.xid_counts.clear();
+        self.values.clear();
+        self.bases.clear();
+        self.health.clear();
+        (self.warm_since, self.hot_since, self.idle_since, self.clock_when_hot) = (None, None, None, None);
+        self.was_cool = false;
+    }
+
+    fn identify(&mut self, uuid: Option<GpuUuid>, slot: Option<GpuSlot>, row: &GpuRow<'_>, now: Timestamp) {
+        let swapped = matches!((&self.gpu.uuid, &uuid), (Some(was), Some(is)) if was != is);
+        if swapped {
+            self.forget();
+            self.swapped_at = now;
+        }
+        if uuid.is_some() && self.gpu.uuid != uuid {
+            self.gpu.uuid = uuid;
+        }
+        if slot.is_some() && self.gpu.slot != slot {
+            self.gpu.slot = slot;
+        }
+        if let Some(model) = row.model
+            && self.gpu.model != model
+        {
+            self.gpu.model = clip(model, SOURCE_BYTES_MAX).to_owned();
+        }
+        self.index_hint = row.index_hint.or(self.index_hint);
+    }
+}

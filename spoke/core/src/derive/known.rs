@@ -1,0 +1,328 @@
+//! What is known of one node's faults, and the one place that tells new from seen again.
+//!
+//! New is: a fault nobody knew, a witness it did not have, an edge where only standing was known, the same after it had
+//! cleared, a count that reached the threshold, and an occurrence after the window has passed without one told. All else
+//! is a repeat: it moves evidence and no fault. States of one fault's witnesses are kept apart and joined by [`state`].
+
+use std::collections::BTreeMap;
+
+use gpuheal_proto::{
+    bytes_text::clip,
+    fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
+    ids::{ClusterId, FaultKey, GpuSlot},
+    limits::{CODE_BYTES_MAX, DETAIL_BYTES_MAX, SOURCE_BYTES_MAX},
+    time::Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+use super::outcome::{Evidence, EvidenceState, Outcome};
+use super::settings::Settings;
+use crate::verify::Standing;
+
+/// Most faults of one node that are known at once: 16 GPUs with 24 codes each, and as many of the node. Beyond, the one
+/// that was silent longest is forgotten, cleared ones first.
+pub const KNOWN_MAX: usize = 512;
+/// Most occurrences whose times are kept for one witness; a threshold above it is never reached by counting edges.
+const TIMES_MAX: usize = 32;
+/// That a fault is still seen is told no more often than this, in seconds: twice within the hub's patience of a minute.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// What every taking needs.
+pub(super) struct Context<'a> {
+    cluster: &'a ClusterId,
+    pub(super) settings: &'a Settings,
+    pub(super) now: Timestamp,
+    pub(super) out: Outcome,
+}
+
+/// A sighting.
+#[derive(Clone, Debug)]
+pub(super) struct Found<'a> {
+    pub(super) class: FaultClass,
+    pub(super) code: &'a str,
+    pub(super) gpu: Option<&'a GpuRef>,
+    pub(super) onset: Onset,
+    pub(super) witness: Witness,
+    pub(super) value: f64,
+    pub(super) threshold: f64,
+    /// How many the source counted; `None`: one occurrence, to be counted here.
+    pub(super) count: Option<u32>,
+    pub(super) source: &'a str,
+    pub(super) detail: &'a str,
+    pub(super) workload: &'a str,
+}
+
+/// The known faults of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Faults {
+    known: Vec<Known>,
+}
+
+/// One known fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Known {
+    pub(super) key: FaultKey,
+    pub(super) class: FaultClass,
+    pub(super) code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) slot: Option<GpuSlot>,
+    pub(super) sights: BTreeMap<Witness, Sight>,
+    first: Timestamp,
+    last: Timestamp,
+    count: u32,
+    told: EvidenceState,
+    told_at: Timestamp,
+}
+
+/// One witness of a fault.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sight {
+    pub(super) onset: Onset,
+    pub(super) state: EvidenceState,
+    /// When it was last seen.
+    pub(super) last: Timestamp,
+    /// When its source last said anything about it.
+    pub(super) checked: Timestamp,
+    /// When it was last put into a fault.
+    emitted: Timestamp,
+    /// With which count.
+    emitted_count: u32,
+    value: f64,
+    count: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    times: Vec<Timestamp>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(cluster: &'a ClusterId, settings: &'a Settings, now: Timestamp) -> Self {
+        Self { cluster, settings, now, out: Outcome::default() }
+    }
+}
+
+impl Faults {
+    pub(super) fn by_key(&self, key: &FaultKey) -> Option<&Known> {
+        self.known.iter().find(|known| known.key == *key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Known> {
+        self.known.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Known> {
+        self.known.iter_mut()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub(super) fn evidence(&self) -> impl Iterator<Item = Evidence> {
+        self.known.iter().map(Known::evidence)
+    }
+
+    pub(super) fn find(&mut self, class: FaultClass, code: &str, slot: Option<&GpuSlot>) -> Option<&mut Known> {
+        self.known.iter_mut().find(|known| known.is(class, code, slot))
+    }
+
+    /// Takes a sighting in; puts out a fault if there is anything new in it.
+    pub(super) fn report(&mut self, node: &NodeRef, found: &Found<'_>, context: &mut Context<'_>) {
+        let code = clip(found.code, CODE_BYTES_MAX);
+        let slot = found.gpu.and_then(|gpu| gpu.slot.as_ref());
+        let now = context.now;
+        let at = match self.known.iter().position(|known| known.is(found.class, code, slot)) {
+            Some(at) => at,
+            None => {
+                self.make_room();
+                self.known.push(Known::new(context.cluster, node, found.class, code, slot, now));
+                self.known.len() - 1
+            }
+        };
+        let known = &mut self.known[at];
+        if known.see(found, context.settings, now) {
+            context.out.changed = true;
+            context.out.faults.push(known.fault(node, found, now));
+        } else {
+            context.out.repeats += 1;
+        }
+        known.tell(context);
+    }
+
+    /// A witness's source spoke and does not show the fault: clear or stale, as the caller knows.
+    pub(super) fn unseen(&mut self, class: FaultClass, code: &str, slot: Option<&GpuSlot>, witness: Witness, state: EvidenceState, context: &mut Context<'_>) {
+        if let Some(known) = self.find(class, code, slot) {
+            known.turn(witness, state, context);
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.known.len() < KNOWN_MAX {
+            return;
+        }
+        let rank = |known: &Known| (known.told == EvidenceState::Seen, known.last);
+        if let Some(at) = (0..self.known.len()).min_by_key(|&at| rank(&self.known[at])) {
+            self.known.swap_remove(at);
+        }
+    }
+}
+
+impl Known {
+    fn new(cluster: &ClusterId, node: &NodeRef, class: FaultClass, code: &str, slot: Option<&GpuSlot>, now: Timestamp) -> Self {
+        Self {
+            key: FaultKey::derive(cluster, &node.uid, slot, class.as_str(), code),
+            class,
+            code: code.to_owned(),
+            slot: slot.cloned(),
+            sights: BTreeMap::new(),
+            first: now,
+            last: now,
+            count: 0,
+            told: EvidenceState::Stale,
+            told_at: Timestamp::EPOCH,
+        }
+    }
+
+    fn is(&self, class: FaultClass, code: &str, slot: Option<&GpuSlot>) -> bool {
+        self.class == class && self.code == code && self.slot.as_ref() == slot
+    }
+
+    /// Takes the sighting in and tells whether anything is new in it.
+    fn see(&mut self, found: &Found<'_>, settings: &Settings, now: Timestamp) -> bool {
+        if !self.sights.is_empty() && state(&self.sights) == EvidenceState::Clear {
+            // A new episode: what was seen in the one before says nothing of this one.
+            self.sights.clear();
+            self.first = now;
+            self.count = 0;
+        }
+        self.last = self.last.max(now);
+        let new_witness = !self.sights.contains_key(&found.witness);
+        let sight = self.sights.entry(found.witness).or_insert_with(|| Sight {
+            onset: found.onset,
+            state: EvidenceState::Seen,
+            last: now,
+            checked: now,
+            emitted: Timestamp::EPOCH,
+            emitted_count: 0,
+            value: found.value,
+            count: 0,
+            times: Vec::new(),
+        });
+        sight.count = sight.counted(found, settings, now, new_witness);
+        let became_edge = sight.onset == Onset::Standing && found.onset == Onset::Edge;
+        let reached = found.class == FaultClass::Xid && sight.emitted_count < settings.xid_errors && sight.count >= settings.xid_errors;
+        let again = found.onset == Onset::Edge && now.since(sight.emitted) >= settings.xid_window;
+        let worse = found.class == FaultClass::HealthWatch && found.value > sight.value;
+        let new = new_witness || became_edge || reached || again || worse;
+        if became_edge {
+            sight.onset = Onset::Edge;
+        }
+        (sight.state, sight.last, sight.checked, sight.value) = (EvidenceState::Seen, now, now, found.value);
+        if new {
+            (sight.emitted, sight.emitted_count) = (now, sight.count);
+        }
+        self.count = self.sights.values().map(|sight| sight.count).max().unwrap_or_default();
+        new
+    }
+
+    fn fault(&self, node: &NodeRef, found: &Found<'_>, now: Timestamp) -> Fault {
+        let sight = &self.sights[&found.witness];
+        Fault {
+            key: self.key,
+            node: node.clone(),
+            gpu: found.gpu.cloned(),
+            class: self.class,
+            code: self.code.clone(),
+            onset: sight.onset,
+            witness: found.witness,
+            observed_at: now,
+            value: found.value,
+            threshold: found.threshold,
+            count: sight.count,
+            source: clip(found.source, SOURCE_BYTES_MAX).to_owned(),
+            detail: clip(found.detail, DETAIL_BYTES_MAX).to_owned(),
+            workload: clip(found.workload, DETAIL_BYTES_MAX).to_owned(),
+        }
+    }
+
+    /// Sets how one witness stands, if it is one.
+    pub(super) fn turn(&mut self, witness: Witness, to: EvidenceState, context: &mut Context<'_>) {
+        let Some(sight) = self.sights.get_mut(&witness) else { return };
+        sight.checked = context.now;
+        if sight.state != to {
+            sight.state = to;
+            context.out.changed = true;
+        }
+        self.tell(context);
+    }
+
+    /// Tells how the fault stands when that changed, and now and then that it is still seen.
+    pub(super) fn tell(&mut self, context: &mut Context<'_>) {
+        let state = state(&self.sights);
+        let due = state == EvidenceState::Seen && context.now.since(self.told_at) >= TELL_EVERY;
+        if state != self.told || due {
+            (self.told, self.told_at) = (state, context.now);
+            context.out.evidence.push(self.evidence());
+        }
+    }
+
+    fn evidence(&self) -> Evidence {
+        Evidence { key: self.key, state: state(&self.sights), first: self.first, last: self.last, count: self.count }
+    }
+
+    /// For a command's preconditions: what was last said must also be young.
+    pub(super) fn standing(&self, settings: &Settings, now: Timestamp) -> Standing {
+        let state = state(&self.sights);
+        let fresh = self.sights.values().any(|sight| sight.state == state && now.since(sight.checked) <= settings.stale_after);
+        match state {
+            EvidenceState::Seen if fresh => Standing::Present,
+            EvidenceState::Clear if fresh => Standing::Cleared,
+            EvidenceState::Seen | EvidenceState::Clear | EvidenceState::Stale => Standing::Unknown,
+        }
+    }
+}
+
+impl Sight {
+    /// The count within the window: the source's own, else the occurrences that we saw.
+    fn counted(&mut self, found: &Found<'_>, settings: &Settings, now: Timestamp, new: bool) -> u32 {
+        if let Some(count) = found.count {
+            return count;
+        }
+        if new || found.onset == Onset::Edge {
+            self.times.retain(|&at| now.since(at) < settings.xid_window);
+            if self.times.len() >= TIMES_MAX {
+                self.times.remove(0);
+            }
+            self.times.push(now);
+        }
+        u32::try_from(self.times.len()).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+/// How a fault stands by all its witnesses. One that sees it is enough. To be clear takes all that measure: alerts, kernel
+/// lines and failed pods tell of a moment and never of its end, so they neither clear a fault nor keep it from clearing.
+pub(super) fn state(sights: &BTreeMap<Witness, Sight>) -> EvidenceState {
+    if sights.values().any(|sight| sight.state == EvidenceState::Seen) {
+        return EvidenceState::Seen;
+    }
+    let mut measuring = sights.iter().filter(|(witness, _)| measures(**witness)).map(|(_, sight)| sight.state).peekable();
+    let clear = if measuring.peek().is_some() {
+        measuring.all(|state| state == EvidenceState::Clear)
+    } else {
+        !sights.is_empty() && sights.values().all(|sight| sight.state == EvidenceState::Clear)
+    };
+    if clear { EvidenceState::Clear } else { EvidenceState::Stale }
+}
+
+/// Whether a witness looks again and again, so that its silence can be told from its all-clear.
+pub(super) const fn measures(witness: Witness) -> bool {
+    match witness {
+        Witness::ExporterGauge
+        | Witness::ExporterCounter
+        | Witness::DcgmHealth
+        | Witness::Allocatable
+        | Witness::NodeCondition
+        | Witness::MissingRows
+        | Witness::SecondField => true,
+        Witness::Alert | Witness::KernelLine | Witness::PodFailure => false,
+    }
+}
