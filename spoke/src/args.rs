@@ -1,1 +1,166 @@
-//! To be written.
+//! The command line and its environment (`GPUHEAL_*`): the only place that reads either. Long options only.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use gpuheal_proto::{ids::ReplicaId, kubernetes, words::Level};
+use gpuheal_spoke_core::ceiling::parse_duration;
+
+use crate::{ceiling::Flags, elector, journal, link::Hub, scrape::StaticTarget};
+
+/// One cluster's spoke of gpu-selfhealing.
+#[derive(Debug, Parser)]
+#[command(name = "gpuheal-spoke", version)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the spoke until it is told to end.
+    Run(Box<Run>),
+    /// Print the CustomResourceDefinition of HealAction as YAML.
+    Crd,
+}
+
+/// Settings of `run`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Run {
+    /// The hub: https://HOST:PORT.
+    #[arg(long, env = "GPUHEAL_HUB", value_parser = Hub::parse)]
+    pub hub: Hub,
+    /// Directory with tls.crt, tls.key, ca.crt and trust.json; the cluster's id is in the certificate.
+    #[arg(long, env = "GPUHEAL_IDENTITY", value_name = "DIR")]
+    pub identity: PathBuf,
+    /// Kubeconfig of the cluster; the pod's own account when left out.
+    #[arg(long, env = "GPUHEAL_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of this replica, unlike any other of the cluster: the pod's name.
+    #[arg(long, env = "GPUHEAL_REPLICA_ID", value_parser = ReplicaId::parse)]
+    pub replica_id: ReplicaId,
+    /// Namespace of our own objects.
+    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE)]
+    pub namespace: String,
+    /// Directory of the journal; no other replica's.
+    #[arg(long, env = "GPUHEAL_JOURNAL", value_name = "DIR")]
+    pub journal: PathBuf,
+    /// Most that the journal may hold, in MiB.
+    #[arg(long, env = "GPUHEAL_JOURNAL_MIB_MAX", value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pub journal_mib_max: u32,
+    /// Address of health, metrics, webhook and manual requests.
+    #[arg(long, env = "GPUHEAL_LISTEN_HTTP", value_name = "ADDR", default_value = "0.0.0.0:8080")]
+    pub listen_http: SocketAddr,
+    /// File with the bearer token that posts must show; without it nobody may post.
+    #[arg(long, env = "GPUHEAL_WEBHOOK_TOKEN_FILE", value_name = "FILE")]
+    pub webhook_token_file: Option<PathBuf>,
+    /// Label selector of DCGM exporter pods.
+    #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = "app=nvidia-dcgm-exporter")]
+    pub exporter_selector: String,
+    /// Port of an exporter pod that declares none.
+    #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = 9400)]
+    pub exporter_port: u16,
+    /// An exporter outside of pods, as URL=NODE. May be repeated.
+    #[arg(long = "exporter", env = "GPUHEAL_EXPORTERS", value_name = "URL=NODE", value_delimiter = ',')]
+    pub exporters: Vec<StaticTarget>,
+    /// How long the Lease lasts without renewal.
+    #[arg(long, env = "GPUHEAL_LEASE_DURATION", default_value = "15s", value_parser = span)]
+    pub lease_duration: Duration,
+    /// After how long without success the leader gives up.
+    #[arg(long, env = "GPUHEAL_LEASE_RENEW_DEADLINE", default_value = "10s", value_parser = span)]
+    pub lease_renew_deadline: Duration,
+    /// How often the Lease is tried.
+    #[arg(long, env = "GPUHEAL_LEASE_RETRY", default_value = "2s", value_parser = span)]
+    pub lease_retry: Duration,
+    /// Least time between two things done to one node, such as 15m; the longer of this and the ConfigMap's counts.
+    #[arg(long, env = "GPUHEAL_COOLDOWN", value_parser = span)]
+    pub cooldown: Option<Duration>,
+    /// Lowest level that is acted on: P0 or P1.
+    #[arg(long, env = "GPUHEAL_LEVEL", value_parser = level)]
+    pub level: Option<Level>,
+    /// Say what is wrong and do nothing.
+    #[arg(long, env = "GPUHEAL_NOTIFY_ONLY")]
+    pub notify_only: bool,
+    /// Written once ready to serve: JSON with the bound address.
+    #[arg(long, env = "GPUHEAL_READY_FILE", value_name = "PATH")]
+    pub ready_file: Option<PathBuf>,
+    /// Log as JSON, one object a line.
+    #[arg(long, env = "GPUHEAL_LOG_JSON")]
+    pub log_json: bool,
+    /// What to log, such as info or gpuheal_spoke=debug.
+    #[arg(long, env = "GPUHEAL_LOG", default_value = "info")]
+    pub log: String,
+}
+
+impl Run {
+    /// How to elect.
+    #[must_use]
+    pub fn elector(&self) -> elector::Config {
+        elector::Config {
+            namespace: self.namespace.clone(),
+            lease: kubernetes::LEASE.to_owned(),
+            identity: self.replica_id.to_string(),
+            duration: self.lease_duration,
+            renew_deadline: self.lease_renew_deadline,
+            retry: self.lease_retry,
+        }
+    }
+
+    /// What the flags narrow.
+    #[must_use]
+    pub const fn flags(&self) -> Flags {
+        Flags { cooldown: self.cooldown, level: self.level, notify_only: self.notify_only }
+    }
+
+    /// How much the journal may hold.
+    #[must_use]
+    pub fn journal_limits(&self) -> journal::Limits {
+        journal::Limits { bytes_max: u64::from(self.journal_mib_max) << 20, ..journal::Limits::default() }
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("{text:?} is no span like 90s or 15m"))
+}
+
+fn level(text: &str) -> Result<Level, String> {
+    match Level::parse(text) {
+        Some(level @ (Level::P0 | Level::P1)) => Ok(level),
+        Some(Level::P2) | None => Err("P0 or P1 is allowed: P2 is never acted on".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: [&str; 10] =
+        ["gpuheal-spoke", "run", "--hub", "https://hub:1", "--identity", "i", "--replica-id", "r", "--journal", "j"];
+
+    fn run(more: &[&str]) -> Result<Box<Run>, clap::Error> {
+        match Args::try_parse_from(LEAST.iter().chain(more))?.command {
+            Command::Run(run) => Ok(run),
+            Command::Crd => unreachable!("run was asked"),
+        }
+    }
+
+    #[test]
+    fn the_lease_and_the_short_form_are_as_the_flags_say() {
+        let plain = run(&[]).unwrap();
+        assert_eq!(plain.elector().duration, Duration::from_secs(15));
+        assert_eq!(plain.flags(), Flags::default());
+        let run = run(&["--cooldown", "30m", "--level", "P0", "--notify-only", "--exporter", "http://h:1=n1", "--exporter", "http://h:2=n2"]).unwrap();
+        assert_eq!(run.flags(), Flags { cooldown: Some(Duration::from_secs(1800)), level: Some(Level::P0), notify_only: true });
+        assert_eq!(run.exporters.len(), 2);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_flag() {
+        for more in [["--cooldown", "soon"], ["--level", "P2"], ["--hub", "http://hub"], ["--exporter", "h"], ["--journal-mib-max", "1"]] {
+            let error = run(&more).unwrap_err().to_string();
+            assert!(error.contains(more[0]), "{error}");
+        }
+    }
+}

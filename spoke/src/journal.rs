@@ -107,6 +107,23 @@ pub struct Depth {
     pub broken: bool,
 }
 
+/// An append whose place is settled and whose sync is under way.
+#[must_use]
+#[derive(Debug)]
+pub struct Submitted {
+    answer: oneshot::Receiver<Result<u64, Error>>,
+}
+
+impl Submitted {
+    /// Waits until it is on the disk. Gives the number of the first fault.
+    ///
+    /// # Errors
+    /// When it could not be written or synced.
+    pub async fn durable(self) -> Result<u64, Error> {
+        self.answer.await.map_err(|_| Error::Closed)?
+    }
+}
+
 /// Handle on the journal. Cheap to clone.
 #[derive(Clone)]
 pub struct Journal {
@@ -138,16 +155,31 @@ impl Journal {
     }
 
     /// Writes faults, and what was held when they were found, in one record each 256 faults; returns once it is on the
-    /// disk. An empty held value removes its key. Gives the number of the first fault.
+    /// disk. An empty held value removes its key. Gives the number of the first fault. With neither it is a barrier: what
+    /// was given before is on the disk afterwards.
     ///
     /// # Errors
     /// When the journal is full, broken or closed. Nothing of a failed append is sent to the hub.
     pub async fn append(&self, faults: &[Fault], held: Vec<(String, Bytes)>) -> Result<u64, Error> {
+        self.submit(faults, held).await?.durable().await
+    }
+
+    /// As [`Self::append`], but returns as soon as the order of writing is settled.
+    ///
+    /// # Errors
+    /// When the journal is closed.
+    pub async fn submit(&self, faults: &[Fault], held: Vec<(String, Bytes)>) -> Result<Submitted, Error> {
         let encode = |fault: &Fault| Bytes::from(v1::Fault::from(fault).encode_to_vec());
         let faults = faults.iter().map(encode).collect();
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job::Append { faults, held, reply }).await.map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)?
+        Ok(Submitted { answer })
+    }
+
+    /// Writes what is held, alone. Nobody waits for its sync: without it a restart has no predecessor, which is safe.
+    pub async fn hold(&self, held: Vec<(String, Bytes)>) {
+        // A journal that is closed or full holds what it held.
+        let _ = self.jobs.send(Job::Hold { held }).await;
     }
 
     /// Every stream that is held and the number after its last fault, oldest first.

@@ -79,6 +79,12 @@ pub const SCRAPE_SECONDS: Family =
 /// Lines and rows that were not used. Labels: reason.
 pub const ROWS_REFUSED: Family =
     counter("gpu_selfhealing_spoke_rows_refused_total", "Exporter lines that could not be used, by reason.");
+/// Signals that led to nothing. Labels: reason.
+pub const SIGNALS_SKIPPED: Family =
+    counter("gpu_selfhealing_spoke_signals_skipped_total", "Signals that led to no fault, by reason.");
+/// Sightings of what was known.
+pub const SIGNALS_REPEATED: Family =
+    counter("gpu_selfhealing_spoke_signals_repeated_total", "Sightings of faults that were known already.");
 /// Sources by state. Labels: state.
 pub const SOURCES: Family = gauge("gpu_selfhealing_spoke_sources", "Sources of signals, by state.");
 /// 1 while attached.

@@ -1,9 +1,8 @@
 //! Stage `scrape`, the part with sockets: asks each exporter for its page, one request at a time per exporter and a
-//! bounded number at once, and hands the bytes on. Only the leader scrapes. What a page says is for `derive`; here it is
-//! told only whether one came, and why not.
+//! bounded number at once, and hands the bytes on. The leader asks at the interval of the settings; a standby now and then,
+//! for the inventory alone. What a page says is for `derive`; here it is told only whether one came, and why not.
 
 mod fetch;
-mod sources;
 mod targets;
 
 use std::{
@@ -12,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::time::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::Store;
 use tokio::sync::{Semaphore, watch};
@@ -27,11 +25,12 @@ use crate::{
 };
 
 pub use fetch::{Failure, Fetcher};
-pub use sources::Sources;
 pub use targets::{StaticTarget, Target};
 
 /// Requests at once: at 8 MiB a page at most, 256 MiB, and 1,000 exporters of 20 ms each are asked in under a second.
 const AT_ONCE: usize = 32;
+/// A standby looks this much less often, to know which GPU sits where: alerts that reach it name GPUs by UUID.
+const STANDBY_INTERVALS: u32 = 10;
 
 /// Everything that scraping touches.
 #[derive(Clone)]
@@ -50,25 +49,21 @@ pub struct Deps {
     pub leadership: watch::Receiver<Leadership>,
     /// Pages go to it.
     pub derive: Arc<Derive>,
-    /// How fresh each source is.
-    pub sources: Arc<Sources>,
     /// Counters.
     pub metrics: Arc<Metrics>,
 }
 
-/// Scrapes while this replica leads, until cancelled.
+/// Scrapes until cancelled.
 pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let fetcher = Fetcher::new();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut running: BTreeMap<Target, CancellationToken> = BTreeMap::new();
     loop {
-        let leads = deps.leadership.borrow().transitions().is_some();
-        let wanted = if leads { targets::all(&deps.exporters.state(), &deps.fixed, deps.port) } else { Vec::new() };
+        let wanted = targets::all(&deps.exporters.state(), &deps.fixed, deps.port);
         running.retain(|target, stop| {
             let stays = wanted.contains(target);
             if !stays {
                 stop.cancel();
-                deps.sources.forget(&target.source());
             }
             stays
         });
@@ -83,7 +78,6 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => return,
             Ok(()) = deps.changes.changed() => {}
-            Ok(()) = deps.leadership.changed() => {}
             else => return,
         }
     }
@@ -99,20 +93,26 @@ struct One {
 
 impl One {
     async fn run(self, stop: CancellationToken) {
-        // The first look at once: a takeover is one scrape away. Then each exporter keeps its own beat.
-        let mut wait = Duration::ZERO;
+        let mut leadership = self.deps.leadership.clone();
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(wait) => {}
-            }
+            // The first look at once: a takeover is one scrape away. Then each exporter keeps its own beat.
+            let leads = leadership.borrow_and_update().transitions().is_some();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.once() => {}
             }
-            let interval = Duration::from_millis(self.deps.settings.current().scrape_interval_ms.into());
-            wait = interval.mul_f64(0.9 + 0.2 * chance());
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Ok(()) = leadership.changed() => {}
+                () = tokio::time::sleep(self.wait(leads)) => {}
+            }
         }
+    }
+
+    fn wait(&self, leads: bool) -> Duration {
+        let interval = Duration::from_millis(self.deps.settings.current().scrape_interval_ms.into());
+        let times = if leads { 1 } else { STANDBY_INTERVALS };
+        (interval * times).mul_f64(0.9 + 0.2 * chance())
     }
 
     async fn once(&self) {
@@ -124,23 +124,14 @@ impl One {
         let started = clock::boottime();
         let timeout = Duration::from_millis(settings.scrape_timeout_ms.into());
         let page = self.fetcher.get(&self.target.url, timeout).await;
-        let now = clock::wall();
         self.deps.metrics.observe(metrics::SCRAPE_SECONDS, &[], (clock::boottime() - started).as_secs_f64());
         let outcome = page.as_ref().map_or_else(Failure::word, |page| if page.cut { "cut" } else { "ok" });
         self.deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);
-        self.noted(page.as_ref().err(), now);
-        self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), now).await;
-    }
-
-    fn noted(&self, failure: Option<&Failure>, now: Timestamp) {
-        let (source, node) = (self.target.source(), self.target.node.as_str());
-        match failure {
-            None => self.deps.sources.seen(&source, node, now),
-            Some(failure) => {
-                tracing::debug!(node.name = node, url = %self.target.url, error = %crate::link::chain(failure), "no page");
-                self.deps.sources.failed(&source, node, failure.word());
-            }
+        if let Err(failure) = &page {
+            let node = self.target.node.as_str();
+            tracing::debug!(node.name = node, url = %self.target.url, error = %crate::link::chain(failure), "no page");
         }
+        self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
     }
 }
 

@@ -2,6 +2,7 @@
 //! gathered for at most 50 ms. Only the leader says it. A node leaves when its object was seen deleted; a read that
 //! failed removes nothing.
 
+mod config;
 mod node;
 mod parts;
 
@@ -11,16 +12,18 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{limits, link::v1};
+use gpuheal_proto::{ids::NodeUid, limits, link::v1};
+use k8s_openapi::api::core::v1::Node;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use v1::cluster_state::Body;
 
 use crate::{
+    ceiling::Flags,
     clock,
+    derive::Derive,
     link::Wanted,
     ports::{Attachment, Leadership, LocalConfig},
-    scrape::Sources,
     settings::Settings,
     watch::{Nodes, Touched},
 };
@@ -41,11 +44,13 @@ pub struct Deps {
     /// Nodes that changed.
     pub touched: Arc<Touched>,
     /// GPUs by node, and how fresh sources are.
-    pub sources: Arc<Sources>,
+    pub derive: Arc<Derive>,
     /// Which labels policy uses.
     pub settings: Arc<Settings>,
     /// The owner's ConfigMap.
     pub config: watch::Receiver<Option<LocalConfig>>,
+    /// What the spoke's flags narrow.
+    pub flags: Flags,
     /// From the elector.
     pub leadership: watch::Receiver<Leadership>,
     /// From the link.
@@ -130,13 +135,13 @@ impl Deps {
         let settings = self.settings.current();
         for object in self.nodes.nodes() {
             let name = object.metadata.name.clone().unwrap_or_default();
-            let gpus = self.sources.gpus(&name);
+            let gpus = self.gpus(&object);
             if !gpus.is_empty() || is_gpu_node(&object) {
                 let pods = pods.remove(&name).unwrap_or_default();
                 nodes.insert(name, node_state(&object, &pods, gpus, &settings.node_labels));
             }
         }
-        Told { nodes, config: self.cluster_config(), sources: self.sources.states() }
+        Told { nodes, config: self.cluster_config(), sources: self.derive.sources() }
     }
 
     /// What is not as it was told; and takes it as told.
@@ -149,7 +154,7 @@ impl Deps {
                 gone.extend(told.nodes.remove(&name).map(|node| node.uid));
                 continue;
             };
-            let gpus = self.sources.gpus(&name);
+            let gpus = self.gpus(&object);
             // Once told, always told: a node whose GPUs are all lost has none in its capacity.
             if gpus.is_empty() && !is_gpu_node(&object) && !told.nodes.contains_key(&name) {
                 continue;
@@ -168,12 +173,17 @@ impl Deps {
             told.config.clone_from(&config);
             delta.config = Some(config);
         }
-        let sources = self.sources.states();
+        let sources = self.derive.sources();
         delta.sources = sources_changed(&told.sources, &sources);
         if !delta.sources.is_empty() {
             told.sources = sources;
         }
         (delta != v1::StateDelta::default()).then_some(delta)
+    }
+
+    fn gpus(&self, node: &Node) -> Vec<v1::GpuRef> {
+        let uid = node.metadata.uid.as_deref().and_then(|uid| NodeUid::parse(uid).ok());
+        uid.map(|uid| self.derive.gpus(&uid)).unwrap_or_default()
     }
 
     fn cluster_config(&self) -> v1::ClusterConfig {
@@ -182,8 +192,9 @@ impl Deps {
             Ok(_) => Vec::new(),
             Err(errors) => errors.iter().take(ERRORS_MAX).map(ToString::to_string).collect(),
         };
-        let fits = local.yaml.len() <= limits::ENVELOPE_BYTES_MAX;
-        v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { local.yaml } else { String::new() }, errors }
+        let yaml = config::narrowed(&local.yaml, self.flags);
+        let fits = yaml.len() <= limits::ENVELOPE_BYTES_MAX;
+        v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { yaml } else { String::new() }, errors }
     }
 }
 

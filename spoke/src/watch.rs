@@ -6,7 +6,13 @@ mod follow;
 mod touched;
 mod trim;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use gpuheal_proto::kubernetes::{CONFIG_KEY, CONFIG_MAP};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -37,13 +43,14 @@ pub struct Nodes {
     nodes: Store<Node>,
     pods: Store<Pod>,
     changes: watch::Receiver<u64>,
+    listed: Arc<AtomicBool>,
 }
 
 impl Nodes {
     /// Wraps reflector stores; `changes` is bumped at each event of either.
     #[must_use]
-    pub const fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>) -> Self {
-        Self { nodes, pods, changes }
+    pub fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>) -> Self {
+        Self { nodes, pods, changes, listed: Arc::default() }
     }
 
     /// The node of that name.
@@ -88,6 +95,13 @@ impl Nodes {
         // An error means that the writers are gone, which ends the process elsewhere.
         let _ = self.nodes.wait_until_ready().await;
         let _ = self.pods.wait_until_ready().await;
+        self.listed.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody has seen that both are listed. Before, a node that is not found may well exist.
+    #[must_use]
+    pub fn listed(&self) -> bool {
+        self.listed.load(Ordering::Acquire)
     }
 }
 

@@ -42,7 +42,7 @@ async fn take(deps: &Deps, headers: &HeaderMap, body: Body) -> Result<Response, 
     }
     let body = axum::body::to_bytes(body, WEBHOOK_BYTES_MAX).await.map_err(|_| too_large())?;
     if deps.settings.current().webhook_off {
-        return Ok(Json(serde_json::json!({"accepted": 0, "note": "webhooks are switched off by policy"})).into_response());
+        return Ok(Json(serde_json::json!({"faults": 0, "note": "webhooks are switched off by policy"})).into_response());
     }
     let taken = deps.derive.alerts(&body, clock::wall()).await.map_err(failed)?;
     Ok(accepted(&taken))
@@ -50,8 +50,9 @@ async fn take(deps: &Deps, headers: &HeaderMap, body: Body) -> Result<Response, 
 
 fn accepted(taken: &Taken) -> Response {
     Json(serde_json::json!({
-        "accepted": taken.faults,
-        "resolved": taken.resolved,
+        "faults": taken.faults,
+        "repeats": taken.repeats,
+        "skipped": taken.skipped,
         "refused": taken.refused,
         "truncated": taken.truncated,
     }))

@@ -168,6 +168,7 @@ impl Disk {
         if self.active().segments.last().is_some_and(|segment| segment.bytes >= segment_bytes) {
             self.sync().map_err(fail)?;
             self.rotate().map_err(fail)?;
+            self.trim(now, self.limits.keep_acked);
         }
         self.write(&record).map_err(fail)?;
         for (key, value) in held {
@@ -270,12 +271,15 @@ impl Disk {
         let active = self.streams.len() - 1;
         for (at, stream) in self.streams.iter_mut().enumerate() {
             let old = stream.acked.partition_point(|&(_, when)| now.saturating_sub(when) >= keep);
-            let Some(upto) = old.checked_sub(1).map(|last| stream.acked[last].0) else { continue };
-            stream.acked.drain(..old - 1);
-            let spare = usize::from(at == active);
-            let gone = stream.segments.iter().take(stream.segments.len().saturating_sub(spare));
-            let gone = gone.take_while(|segment| segment.next_seq <= upto + 1).count();
-            for segment in stream.segments.drain(..gone) {
+            let upto = old.checked_sub(1).map_or(0, |last| stream.acked[last].0);
+            stream.acked.drain(..old.saturating_sub(1));
+            let written = (at == active).then(|| stream.segments.last().map(|segment| segment.path.clone())).flatten();
+            // One without faults holds only what later ones hold too.
+            let stays = |segment: &Segment| {
+                let empty = segment.next_seq == segment.first_seq;
+                Some(&segment.path) == written.as_ref() || !empty && segment.next_seq > upto + 1
+            };
+            for segment in stream.segments.extract_if(.., |segment| !stays(segment)) {
                 remove(&segment.path);
             }
         }

@@ -231,6 +231,24 @@ async fn acked_faults_stay_until_their_time_and_what_is_held_outlives_them() {
 }
 
 #[tokio::test]
+async fn what_is_held_alone_never_fills_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { bytes_max: 16 << 10, segment_bytes: 1 << 10, keep_acked: Duration::from_secs(600) };
+    let (journal, _) = open(dir.path(), limits).await;
+    journal.append(&[fault("79")], vec![]).await.unwrap();
+    for n in 0..200 {
+        journal.hold(vec![("n1".into(), Bytes::from(format!("{n:0>200}")))]).await;
+    }
+    assert_eq!(journal.append(&[fault("48")], vec![]).await, Ok(2));
+    let stream = journal.head().borrow().stream.clone();
+    drop(journal);
+    let (journal, held) = open(dir.path(), limits).await;
+    assert_eq!(held["n1"], format!("{:0>200}", 199));
+    assert_eq!(codes(&journal.read(&stream, 1).await.unwrap()), ["79"]);
+    assert_eq!(codes(&journal.read(&stream, 2).await.unwrap()), ["48"]);
+}
+
+#[tokio::test]
 async fn two_processes_never_share_a_journal() {
     let dir = tempfile::tempdir().unwrap();
     let _first = reopen(dir.path()).await;

@@ -21,6 +21,8 @@ pub(super) enum Job {
         held: Vec<(String, Bytes)>,
         reply: oneshot::Sender<Result<u64, Error>>,
     },
+    /// Write what is held; no answer.
+    Hold { held: Vec<(String, Bytes)> },
     /// Which streams are there.
     Heads { reply: oneshot::Sender<Vec<(StreamId, u64)>> },
     /// A batch from a number on.
@@ -90,6 +92,11 @@ impl Worker {
                     let _ = reply.send(Err(error));
                 }
             },
+            Job::Hold { held } => {
+                if let Err(error) = self.append(Vec::new(), held) {
+                    tracing::debug!(%error, "what is held was not journaled");
+                }
+            }
             Job::Heads { reply } => {
                 let _ = reply.send(self.disk.heads());
             }

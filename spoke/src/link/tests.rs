@@ -1,0 +1,288 @@
+//! The link against a small hub in the same process, over real TCP and mutual TLS.
+
+mod hub;
+
+use std::time::Duration;
+
+use gpuheal_proto::{
+    fault::{Fault, FaultClass, NodeRef, Onset, Witness},
+    ids::{ClusterId, FaultKey, NodeName, NodeUid},
+    time::Timestamp,
+};
+use hub::{Pki, Session, TestHub};
+use v1::{attach_request::Message as Up, attach_response::Message as Answer};
+
+use super::*;
+
+/// Longer than anything here takes.
+const SOON: Duration = Duration::from_secs(10);
+
+fn fault(code: &str) -> Fault {
+    let uid = NodeUid::parse("u1").unwrap();
+    Fault {
+        key: FaultKey::derive(&ClusterId::parse("c1").unwrap(), &uid, None, "xid", code),
+        node: NodeRef { name: NodeName::parse("n1").unwrap(), uid, boot_id: String::new() },
+        gpu: None,
+        class: FaultClass::Xid,
+        code: code.to_owned(),
+        onset: Onset::Edge,
+        witness: Witness::ExporterGauge,
+        observed_at: Timestamp::from_unix_ms(1),
+        value: 79.0,
+        threshold: 0.0,
+        count: 1,
+        source: String::new(),
+        detail: String::new(),
+        workload: String::new(),
+    }
+}
+
+/// A spoke's link at work, and the ends that its other parts hold.
+struct Spoke {
+    journal: Journal,
+    metrics: Arc<Metrics>,
+    clock: Arc<HubClock>,
+    leadership: watch::Sender<Leadership>,
+    down: mpsc::Receiver<Down>,
+    attachment: watch::Receiver<Attachment>,
+    statuses: mpsc::Sender<v1::CommandStatus>,
+    states: mpsc::Sender<(u64, v1::ClusterState)>,
+    asks: mpsc::Sender<Ask>,
+    cancel: CancellationToken,
+    _dir: tempfile::TempDir,
+    _seen: watch::Sender<Seen>,
+    _evidence: mpsc::Sender<v1::EvidenceBatch>,
+}
+
+impl Drop for Spoke {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+fn spoke(url: &str, identity: &std::path::Path) -> Spoke {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+    let (leadership, leading) = watch::channel(Leadership::Standby);
+    let (seen_tx, seen) = watch::channel(Seen::default());
+    let (down_tx, down) = mpsc::channel(1);
+    let (attachment_tx, attachment) = watch::channel(Attachment::default());
+    let (wanted, _) = watch::channel(Wanted::default());
+    let (statuses_tx, statuses) = mpsc::channel(4);
+    let (states_tx, states) = mpsc::channel(4);
+    let (evidence_tx, evidence) = mpsc::channel(4);
+    let (asks_tx, asks) = mpsc::channel(4);
+    let (metrics, clock, cancel) = (Metrics::new(), HubClock::new(), CancellationToken::new());
+    let config = Config {
+        hub: Hub::parse(url).unwrap(),
+        identity: identity.to_owned(),
+        replica: ReplicaId::parse("r1").unwrap(),
+        kube_system_uid: "ks".into(),
+    };
+    let deps = Deps {
+        config,
+        journal: journal.clone(),
+        settings: Settings::new(),
+        clock: Arc::clone(&clock),
+        metrics: Arc::clone(&metrics),
+        leadership: leading,
+        seen,
+        down: down_tx,
+        attachment: attachment_tx,
+        wanted,
+    };
+    tokio::spawn(run(deps, Lanes { statuses, states, evidence, asks }, cancel.clone()));
+    Spoke {
+        journal,
+        metrics,
+        clock,
+        leadership,
+        down,
+        attachment,
+        statuses: statuses_tx,
+        states: states_tx,
+        asks: asks_tx,
+        cancel,
+        _dir: dir,
+        _seen: seen_tx,
+        _evidence: evidence_tx,
+    }
+}
+
+async fn attached() -> (TestHub, Spoke, Session) {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    (hub, spoke, session)
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, what).await.expect("it comes soon")
+}
+
+fn codes(batch: &v1::FaultBatch) -> Vec<&str> {
+    batch.faults.iter().map(|fault| fault.code.as_str()).collect()
+}
+
+#[tokio::test]
+async fn hello_names_the_cluster_of_the_certificate_and_welcome_sets_the_clock() {
+    let (_hub, mut spoke, session) = attached().await;
+    assert_eq!(session.hello.cluster_id, "c1");
+    assert_eq!(session.hello.replica_id, "r1");
+    assert_eq!(session.hello.journals.len(), 1);
+    assert_eq!(session.hello.lease_transitions, None);
+    soon(spoke.attachment.wait_for(|attachment| attachment.generation == Some(7))).await.unwrap();
+    let (now, uncertainty) = spoke.clock.now().unwrap();
+    assert!(now >= Timestamp::from_unix_ms(hub::SERVER_TIME), "{now}");
+    assert!(uncertainty < SOON);
+}
+
+#[tokio::test]
+async fn a_hub_with_a_certificate_for_something_else_is_told_nothing() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/user/mallory").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    soon(async {
+        while spoke.metrics.get(metrics::ATTACHES, &[("outcome", "failed")]).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(hub.sessions.try_recv().is_err(), "no Hello came");
+}
+
+#[tokio::test]
+async fn a_hub_of_another_ca_is_told_nothing() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let ours = Pki::new().identity("spiffe://dev.gpuheal/cluster/c1/spoke");
+    let spoke = spoke(&hub.url, ours.path());
+    soon(async {
+        while spoke.metrics.get(metrics::ATTACHES, &[("outcome", "failed")]).is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(hub.sessions.try_recv().is_err(), "no Hello came");
+}
+
+#[tokio::test]
+async fn faults_go_on_where_the_hub_said_and_an_ack_is_final() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    let faults: Vec<_> = ["1", "2", "3", "4", "5"].map(fault).into();
+    spoke.journal.append(&faults, vec![]).await.unwrap();
+    let mut session = hub.session().await;
+    let stream = session.hello.journals[0].stream_id.clone();
+    session.welcome(&[(&stream, 3)], 1024).await;
+    let batch = session.batch().await;
+    assert_eq!((batch.first_seq, codes(&batch)), (3, vec!["3", "4", "5"]));
+    session.ack(&stream, 4, 1024).await;
+    // The ack for 5 is lost with the session: the next one starts behind what the hub says it has.
+    drop(session);
+    let mut session = hub.session().await;
+    session.welcome(&[(&stream, 5)], 1024).await;
+    let batch = session.batch().await;
+    assert_eq!((batch.first_seq, codes(&batch)), (5, vec!["5"]));
+    session.ack(&stream, 5, 1024).await;
+    spoke.journal.append(&[fault("6")], vec![]).await.unwrap();
+    assert_eq!(codes(&session.batch().await), ["6"], "nothing is sent twice in a session");
+}
+
+#[tokio::test]
+async fn no_more_faults_are_in_flight_than_the_credit_allows() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    spoke.journal.append(&["1", "2", "3", "4", "5"].map(fault), vec![]).await.unwrap();
+    let mut session = hub.session().await;
+    let stream = session.hello.journals[0].stream_id.clone();
+    session.welcome(&[], 2).await;
+    assert_eq!(codes(&session.batch().await), ["1", "2"]);
+    // Statuses pass while bulk has no credit.
+    spoke.statuses.send(v1::CommandStatus { command_id: "k".into(), ..Default::default() }).await.unwrap();
+    let next = session.next().await;
+    assert!(matches!(&next, Up::CommandStatus(status) if status.command_id == "k"), "{next:?}");
+    session.ack(&stream, 2, 2).await;
+    assert_eq!(codes(&session.batch().await), ["3", "4"]);
+    session.send(Answer::Throttle(v1::Throttle { credit: 3 })).await;
+    assert_eq!(codes(&session.batch().await), ["5"]);
+}
+
+#[tokio::test]
+async fn commands_reach_the_hand_as_they_came_and_one_too_many_is_asked_to_come_again() {
+    let (_hub, mut spoke, mut session) = attached().await;
+    for n in [1_u8, 2] {
+        session.send(Answer::Command(v1::Command { envelope: vec![n; 3].into() })).await;
+    }
+    let next = session.next().await;
+    let Up::CommandStatus(status) = &next else { panic!("{next:?}") };
+    assert_eq!((status.state(), status.refusal()), (v1::CommandState::NotNow, v1::RefusalCode::Busy));
+    assert_eq!(status.command_id, "", "bytes that were not verified have no id");
+    assert_eq!(status.envelope_sha256.len(), 64);
+    let first = soon(spoke.down.recv()).await.unwrap();
+    assert!(matches!(&first, Down::Command(bytes) if bytes[..] == [1, 1, 1]), "{first:?}");
+}
+
+#[tokio::test]
+async fn becoming_leader_is_told_at_once() {
+    let (_hub, spoke, mut session) = attached().await;
+    spoke.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
+    assert_eq!(session.beat_with(Some(4)).await.lease_transitions, Some(4));
+    spoke.leadership.send_replace(Leadership::Standby);
+    assert_eq!(session.beat_with(None).await.lease_transitions, None);
+}
+
+#[tokio::test]
+async fn a_persons_request_gets_the_hubs_answer_and_none_while_it_is_away() {
+    let (mut hub, mut spoke, mut session) = attached().await;
+    let ask = |id: &str| {
+        let (reply, answer) = oneshot::channel();
+        (Ask { process: v1::Process { request_id: id.into(), node: "n1".into(), ..Default::default() }, reply }, answer)
+    };
+    let (asked, answer) = ask("q1");
+    spoke.asks.send(asked).await.unwrap();
+    let next = session.next().await;
+    assert!(matches!(&next, Up::Process(process) if process.request_id == "q1"), "{next:?}");
+    let result = v1::ProcessResult { request_id: "q1".into(), command_id: "k1".into(), ..Default::default() };
+    session.send(Answer::ProcessResult(result.clone())).await;
+    assert_eq!(soon(answer).await.unwrap(), result);
+    hub.refuse();
+    drop(session);
+    soon(spoke.attachment.wait_for(|attachment| attachment.generation.is_none())).await.unwrap();
+    let (asked, answer) = ask("q2");
+    spoke.asks.send(asked).await.unwrap();
+    assert!(soon(answer).await.is_err(), "dropped, so that the caller hears that the hub is away");
+}
+
+#[tokio::test]
+async fn state_made_for_an_earlier_session_is_not_sent() {
+    let (_hub, spoke, mut session) = attached().await;
+    let state = |seq| v1::ClusterState { seq, ..Default::default() };
+    spoke.states.send((6, state(1))).await.unwrap();
+    spoke.states.send((7, state(2))).await.unwrap();
+    let next = session.next().await;
+    assert!(matches!(&next, Up::ClusterState(state) if state.seq == 2), "{next:?}");
+}
+
+#[tokio::test]
+async fn settings_that_do_not_verify_are_answered_with_the_reason() {
+    let (_hub, _spoke, mut session) = attached().await;
+    session.send(Answer::Settings(v1::Settings { version: 3, ..Default::default() })).await;
+    let next = session.next().await;
+    let Up::SettingsAck(ack) = &next else { panic!("{next:?}") };
+    assert_eq!((ack.version, ack.errors.len()), (3, 1), "{ack:?}");
+}
+
+#[tokio::test]
+async fn a_spoke_that_was_refused_comes_again_when_it_was_told_to() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    let session = hub.session().await;
+    let reject = v1::Reject { code: v1::RejectCode::Busy.into(), reason: "later".into(), retry_after_ms: 10 };
+    session.send(Answer::Reject(reject)).await;
+    let mut session = hub.session().await;
+    session.welcome(&[], 1).await;
+    assert_eq!(spoke.metrics.get(metrics::ATTACHES, &[("outcome", "rejected")]), Some(1.0));
+    session.send(Answer::Goaway(v1::Goaway { reconnect_after_ms: 10, reason: "restart".into() })).await;
+    hub.session().await;
+    assert_eq!(spoke.metrics.get(metrics::ATTACHES, &[("outcome", "goaway")]), Some(1.0));
+}

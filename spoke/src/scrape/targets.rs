@@ -15,12 +15,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// The source's name in cluster state.
-    #[must_use]
-    pub fn source(&self) -> String {
-        format!("exporter {}", self.node)
-    }
-
     /// Host and port, for people.
     #[must_use]
     pub fn address(&self) -> &str {

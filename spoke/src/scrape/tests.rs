@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::{Router, body::Body, http::StatusCode, routing::get};
 use gpuheal_spoke_core::scrape::exposition::EXPOSITION_BYTES_MAX;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 
 async fn serve(app: Router) -> String {
@@ -46,11 +48,15 @@ async fn an_empty_page_an_error_page_and_no_exporter_are_told_apart() {
 
 #[tokio::test]
 async fn rows_that_came_before_a_page_broke_off_are_kept() {
-    let breaking = || async {
-        let rows = futures::stream::iter([Ok("DCGM_FI_DEV_GPU_TEMP 41\n"), Err(std::io::Error::other("reset"))]);
-        Body::from_stream(rows)
-    };
-    let base = serve(Router::new().route("/metrics", get(breaking))).await;
-    let page = fetch(&format!("{base}/metrics")).await.unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = [0; 512];
+        let _ = socket.read(&mut request).await.unwrap();
+        // More is promised than ever comes.
+        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\nDCGM_FI_DEV_GPU_TEMP 41\n").await.unwrap();
+    });
+    let page = fetch(&url).await.unwrap();
     assert!(page.cut && page.bytes.starts_with(b"DCGM_FI_DEV_GPU_TEMP 41\n"), "{page:?}");
 }

@@ -1,0 +1,274 @@
+//! Every part of a running spoke, made and wired.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use gpuheal_spoke_core::verify::Trust;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+};
+
+use super::Group;
+use crate::{
+    args::Run,
+    clock::HubClock,
+    derive::{self, Derive},
+    elector::{Elector, ElectorHandle},
+    execute::{self, Hand},
+    http,
+    identity::Identity,
+    journal::Journal,
+    kube_client, link,
+    metrics::{self, Metrics},
+    ports::{Attachment, Leadership, LocalConfig, Seen},
+    scrape,
+    settings::Settings,
+    state,
+    watch::{self as cluster, Touched},
+};
+
+/// Messages to the hand: a storm's commands wait at the hub, not here.
+const DOWN_MAX: usize = 256;
+/// Statuses on their way to the link.
+const STATUSES_MAX: usize = 256;
+/// Parts of a cluster's state on their way.
+const STATES_MAX: usize = 8;
+/// Messages of evidence on their way.
+const EVIDENCE_MAX: usize = 8;
+/// People's requests on their way.
+const ASKS_MAX: usize = 64;
+/// A list from scratch this often, beside the watches.
+const RESYNC: Duration = Duration::from_secs(1800);
+/// First call to the API server.
+const API_WITHIN: Duration = Duration::from_secs(10);
+
+/// A running spoke.
+pub(super) struct Parts {
+    pub(super) elector: ElectorHandle,
+    pub(super) journal: Journal,
+    /// Web server, scraper, watches, detectors, state.
+    pub(super) sources: Group,
+    /// The executor.
+    pub(super) hand: Group,
+    /// The link.
+    pub(super) link: Group,
+}
+
+impl Parts {
+    /// Starts everything; ready once the web server listens.
+    pub(super) async fn start(run: &Run) -> anyhow::Result<Self> {
+        let identity = Identity::load(&run.identity).context("identity")?;
+        let trust = Trust::parse(&identity.trust).context("trust bundle")?;
+        let clients = kube_client::connect(run.kubeconfig.as_deref()).await.context("Kubernetes client")?;
+        let kube_system_uid = kube_system_uid(&clients.read).await?;
+        let (journal, held) = Journal::open(&run.journal, run.journal_limits()).context("journal")?;
+        let listener = TcpListener::bind(run.listen_http).await.with_context(|| format!("listen on {}", run.listen_http))?;
+        let http_address = listener.local_addr().context("listener's address")?;
+
+        let (metrics, clock, settings) = (Metrics::new(), HubClock::new(), Settings::new());
+        let (mut sources, mut hand, mut link) = (Group::new("sources"), Group::new("hand"), Group::new("link"));
+        let (touched, seen_nodes) = (Touched::new(), Touched::new());
+        let views = cluster::spawn(
+            &clients.read,
+            &cluster::Config { namespace: run.namespace.clone(), exporter_selector: run.exporter_selector.clone(), resync: RESYNC },
+            vec![Arc::clone(&touched), Arc::clone(&seen_nodes)],
+            &metrics,
+            &sources.cancel,
+        );
+        let (leadership, elector) = Elector::spawn(clients.act.clone(), run.elector()).context("elector")?;
+        let (attachment_tx, attachment) = watch::channel(Attachment::default());
+        let (wanted_tx, wanted) = watch::channel(link::Wanted::default());
+        let (seen_tx, seen) = watch::channel(Seen::default());
+        let (down_tx, down) = mpsc::channel(DOWN_MAX);
+        let (statuses_tx, statuses) = mpsc::channel(STATUSES_MAX);
+        let (states_tx, states) = mpsc::channel(STATES_MAX);
+        let (evidence_tx, evidence) = mpsc::channel(EVIDENCE_MAX);
+        let (asks_tx, asks) = mpsc::channel(ASKS_MAX);
+
+        let derive = Derive::new(
+            derive::Deps {
+                cluster: identity.cluster.clone(),
+                journal: journal.clone(),
+                settings: Arc::clone(&settings),
+                nodes: views.nodes.clone(),
+                exporters: views.exporters.clone(),
+                touched: Arc::clone(&touched),
+                metrics: Arc::clone(&metrics),
+                leadership: leadership.clone(),
+                attachment: attachment.clone(),
+                evidence: evidence_tx,
+            },
+            held,
+        );
+        let (listed_tx, listed) = watch::channel(false);
+        let nodes = views.nodes.clone();
+        let stop = sources.cancel.clone();
+        sources.spawn("node watch", async move {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = nodes.ready() => { listed_tx.send_replace(true); }
+            }
+            stop.cancelled().await;
+        });
+        sources.spawn("leader metric", lead_metric(leadership.clone(), Arc::clone(&metrics), sources.cancel.clone()));
+        sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, wanted.clone(), sources.cancel.clone()));
+        let scraping = scrape::Deps {
+            exporters: views.exporters.clone(),
+            changes: views.exporter_changes.clone(),
+            fixed: run.exporters.clone(),
+            port: run.exporter_port,
+            settings: Arc::clone(&settings),
+            leadership: leadership.clone(),
+            derive: Arc::clone(&derive),
+            metrics: Arc::clone(&metrics),
+        };
+        sources.spawn("scraper", scrape::run(scraping, sources.cancel.clone()));
+        let telling = state::Deps {
+            nodes: views.nodes.clone(),
+            touched,
+            derive: Arc::clone(&derive),
+            settings: Arc::clone(&settings),
+            config: views.config.clone(),
+            flags: run.flags(),
+            leadership: leadership.clone(),
+            attachment: attachment.clone(),
+            wanted,
+            out: states_tx,
+        };
+        sources.spawn("state", state::run(telling, sources.cancel.clone()));
+        let serving = http::Deps {
+            derive: Arc::clone(&derive),
+            asks: asks_tx,
+            attachment: attachment.clone(),
+            journal: journal.depth(),
+            listed,
+            settings: Arc::clone(&settings),
+            metrics: Arc::clone(&metrics),
+            token_file: run.webhook_token_file.clone(),
+        };
+        let cancel = sources.cancel.clone();
+        sources.spawn("web server", async move {
+            if let Err(error) = http::serve(listener, serving, cancel).await {
+                tracing::error!(%error, "web server failed");
+            }
+        });
+
+        let linking = link::Deps {
+            config: link::Config {
+                hub: run.hub.clone(),
+                identity: run.identity.clone(),
+                replica: run.replica_id.clone(),
+                kube_system_uid,
+            },
+            journal: journal.clone(),
+            settings,
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            leadership: leadership.clone(),
+            seen,
+            down: down_tx,
+            attachment: attachment_tx,
+            wanted: wanted_tx,
+        };
+        link.spawn("link", link::run(linking, link::Lanes { statuses, states, evidence, asks }, link.cancel.clone()));
+
+        let mut config = views.config.clone();
+        let (stop, nodes) = (hand.cancel.clone(), views.nodes.clone());
+        let (run_flags, namespace, replica) = (run.flags(), run.namespace.clone(), run.replica_id.clone());
+        let (cluster, faults, client) = (identity.cluster.clone(), derive, clients.act);
+        let held_elector = elector.clone();
+        hand.spawn("executor", async move {
+            let first = tokio::select! {
+                () = stop.cancelled() => return,
+                first = first_config(&mut config, &nodes) => first,
+            };
+            let (config_tx, local) = watch::channel(first);
+            let forwarding = tokio::spawn(forward(config, config_tx));
+            let deps = execute::Deps {
+                client,
+                namespace,
+                replica,
+                cluster,
+                trust: Arc::new(trust),
+                clock,
+                nodes,
+                faults,
+                leadership,
+                elector: held_elector,
+                config: local,
+                flags: run_flags,
+                attachment,
+                seen: seen_tx,
+                metrics,
+            };
+            Hand::run(deps, down, statuses_tx, stop).await;
+            forwarding.abort();
+        });
+
+        if let Some(path) = &run.ready_file {
+            let ready = serde_json::json!({"http": http_address.to_string()}).to_string();
+            std::fs::write(path, ready).with_context(|| format!("write {}", path.display()))?;
+        }
+        tracing::info!(cluster.id = %identity.cluster, replica.id = %run.replica_id, http = %http_address, "spoke started");
+        Ok(Self { elector, journal, sources, hand, link })
+    }
+
+    /// Waits for a part that ends although nobody asked it to.
+    pub(super) async fn died(&mut self) -> String {
+        tokio::select! {
+            why = self.sources.died() => why,
+            why = self.hand.died() => why,
+            why = self.link.died() => why,
+        }
+    }
+}
+
+/// Which cluster this really is. Without the right to see it the hub goes by the certificate alone.
+async fn kube_system_uid(client: &kube::Client) -> anyhow::Result<String> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let got = tokio::time::timeout(API_WITHIN, api.get("kube-system")).await.context("API server did not answer")?;
+    match got {
+        Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+            tracing::warn!(code = status.code, "namespace kube-system cannot be read, its UID is not told to the hub");
+            Ok(String::new())
+        }
+        Err(error) => Err(error).context("read namespace kube-system"),
+    }
+}
+
+/// The ConfigMap as first read, once nodes are known too: before that no ceiling can be judged.
+async fn first_config(config: &mut watch::Receiver<Option<LocalConfig>>, nodes: &cluster::Nodes) -> LocalConfig {
+    nodes.ready().await;
+    let first = config.wait_for(Option::is_some).await.map(|first| first.clone().unwrap_or_default());
+    match first {
+        Ok(first) => first,
+        // The watch is gone: the process is ending.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn forward(mut from: watch::Receiver<Option<LocalConfig>>, to: watch::Sender<LocalConfig>) {
+    while from.changed().await.is_ok() {
+        if let Some(config) = from.borrow_and_update().clone() {
+            to.send_if_modified(|known| std::mem::replace(known, config.clone()) != config);
+        }
+    }
+}
+
+async fn lead_metric(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>, cancel: tokio_util::sync::CancellationToken) {
+    loop {
+        let leads = leadership.borrow_and_update().transitions();
+        metrics.set(metrics::LEADER, &[], f64::from(u8::from(leads.is_some())));
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            changed = leadership.changed() => if changed.is_err() {
+                cancel.cancelled().await;
+                return;
+            },
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The owner's ConfigMap as the hub is told it: as it is, and narrowed by what the spoke's flags say. Pure.
+
+use gpuheal_proto::words::Level;
+use gpuheal_spoke_core::ceiling::{parse_duration, show};
+use serde_json::{Map, Value};
+
+use crate::ceiling::Flags;
+
+/// The text of `config.yaml` with the flags in it, each where it is the more careful of the two. Without flags, or when
+/// nobody can read it, the text as it is. What is written is JSON, which is YAML.
+pub(super) fn narrowed(yaml: &str, flags: Flags) -> String {
+    if flags == Flags::default() {
+        return yaml.to_owned();
+    }
+    let parsed: Result<Option<Map<String, Value>>, _> = serde_saphyr::from_str(yaml);
+    let Ok(config) = parsed else { return yaml.to_owned() };
+    let mut config = config.unwrap_or_default();
+    if let Some(cooldown) = flags.cooldown {
+        let own = config.get("cooldown").and_then(Value::as_str).and_then(parse_duration);
+        if own.is_none_or(|own| own < cooldown) {
+            config.insert("cooldown".to_owned(), show(cooldown).into());
+        }
+    }
+    if let Some(level) = flags.level {
+        let own = config.get("alertLevel").and_then(Value::as_str).and_then(Level::parse);
+        if own.is_none_or(|own| own < level) {
+            config.insert("alertLevel".to_owned(), level.as_str().into());
+        }
+    }
+    if flags.notify_only {
+        config.insert("notifyOnly".to_owned(), true.into());
+    }
+    Value::Object(config).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpuheal_spoke_core::ceiling::parse;
+
+    use super::*;
+
+    #[test]
+    fn without_flags_the_text_is_told_as_it_is() {
+        assert_eq!(narrowed("cooldown: 15m # ours\n", Flags::default()), "cooldown: 15m # ours\n");
+    }
+
+    #[test]
+    fn a_flag_only_ever_narrows() {
+        let flags = Flags { cooldown: Some(Duration::from_secs(1200)), level: Some(Level::P0), notify_only: true };
+        for (yaml, cooldown) in [("", 1200), ("cooldown: 15m\nalertLevel: P1\n", 1200), ("cooldown: 30m\nceiling:\n  nodesOut: 2\n", 1800)] {
+            let config = parse(&narrowed(yaml, flags)).unwrap();
+            assert_eq!(config.cooldown, Some(Duration::from_secs(cooldown)), "{yaml}");
+            assert_eq!((config.alert_level, config.notify_only), (Some(Level::P0), true), "{yaml}");
+        }
+        assert_eq!(parse(&narrowed("ceiling:\n  nodesOut: 2\n", flags)).unwrap().ceiling.nodes_out, Some(2));
+    }
+}
