@@ -16,21 +16,19 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use sqlx::PgPool;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     link::{Lane, Registry, Session},
     metrics,
-    store::outbox::{self, Waiting},
+    store::outbox::{self, Stored, Waiting},
+    wake::{POLL, Wake},
 };
 use due::{Due, Why};
 
 /// Rows looked at in one round: more than one round's lanes can take.
 const ROUND_MAX: i64 = 1024;
-/// The truth when a wake-up is lost.
-const POLL: Duration = Duration::from_secs(1);
 
 type Key = (String, Uuid);
 
@@ -42,7 +40,7 @@ pub struct Stage {
     /// Who is attached here.
     pub registry: Arc<Registry>,
     /// Woken when bytes are there to be sent.
-    pub signed: Arc<Notify>,
+    pub wake: Arc<Wake>,
 }
 
 impl Stage {
@@ -55,7 +53,7 @@ impl Stage {
             }
             let woken = async {
                 tokio::select! {
-                    () = self.signed.notified() => {}
+                    () = self.wake.signed.notified() => {}
                     () = self.registry.leadership_changed() => {}
                     () = tokio::time::sleep(POLL) => {}
                 }
@@ -117,11 +115,11 @@ fn pick(waiting: &[Waiting]) -> BTreeMap<Key, (Due, Option<Duration>)> {
 fn put(
     sessions: &BTreeMap<&str, &Arc<Session>>,
     picked: &BTreeMap<Key, (Due, Option<Duration>)>,
-    rows: Vec<(String, Uuid, Vec<u8>, Option<Vec<u8>>)>,
+    rows: Vec<Stored>,
 ) -> (Vec<Key>, Vec<Key>) {
     let (mut sent, mut cancelled, mut full) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for (cluster, id, envelope, cancel) in rows {
-        let key = (cluster, id);
+    for Stored { cluster_id, command_id, envelope, cancel_envelope: cancel } in rows {
+        let key = (cluster_id, command_id);
         let Some((due, first)) = picked.get(&key) else { continue };
         let Some(session) = sessions.get(key.0.as_str()).filter(|_| !full.contains(&key.0)) else { continue };
         let (lane, message) = match (due, cancel) {

@@ -6,6 +6,7 @@ mod lanes;
 mod pulse;
 mod registry;
 mod seen;
+mod serve;
 mod settings;
 mod up;
 
@@ -33,6 +34,7 @@ use hello::Hello;
 pub use lanes::{Lane, Refused};
 pub use registry::{Registry, Session};
 pub use seen::Seen;
+pub use serve::serve;
 pub use settings::Board;
 
 /// The first message must be here by then.

@@ -138,7 +138,7 @@ impl Down {
         }
     }
 
-    fn next(&mut self, cx: &mut Context<'_>) -> Option<AttachResponse> {
+    fn pick(&mut self, cx: &mut Context<'_>) -> Option<AttachResponse> {
         if self.turns_since_bulk + 1 >= BULK_TURN
             && let Some(message) = self.take(Lane::Bulk, cx)
         {
@@ -162,7 +162,7 @@ impl Stream for Down {
         if self.end.as_mut().poll(cx).is_ready() {
             return Poll::Ready(self.take(Lane::Control, cx).map(Ok));
         }
-        match self.next(cx) {
+        match self.pick(cx) {
             Some(message) => Poll::Ready(Some(Ok(message))),
             None => Poll::Pending,
         }

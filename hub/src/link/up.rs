@@ -13,7 +13,9 @@ use tonic::Streaming;
 
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
 use crate::{
-    decide, metrics, settle,
+    decide,
+    ingest::Origin,
+    metrics, settle,
     store::session::{session_lease, settings_ack},
 };
 
@@ -55,7 +57,7 @@ async fn take(inner: &Inner, session: &Session, message: Up) -> Result<(), Error
         Up::Hello(_) => Err(Error::Protocol("a second hello")),
         Up::FaultBatch(batch) => faults(inner, session, batch).await,
         Up::Gap(gap) => {
-            let ack = inner.ingest.gap(session.cluster().clone(), gap).await.map_err(stage)?;
+            let ack = inner.ingest.gap(origin(session), gap).await.map_err(stage)?;
             reply(session, Message::FaultAck(ack)).await
         }
         Up::ClusterState(state) => inner.ingest.state(session.cluster().clone(), state).await.map_err(stage),
@@ -74,7 +76,7 @@ async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Resu
     }
     metrics::FAULTS.add(batch.faults.len() as u64);
     let arrived = Instant::now();
-    let ack = inner.ingest.submit(session.cluster().clone(), batch).await.map_err(stage)?;
+    let ack = inner.ingest.submit(origin(session), batch).await.map_err(stage)?;
     metrics::ACK_SECONDS.observe(arrived.elapsed());
     reply(session, Message::FaultAck(ack)).await
 }
@@ -128,6 +130,11 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
         cluster.id = %session.cluster(), replica.id = %session.replica(), lease.transitions = beat.lease_transitions, "leadership changed"
     );
     Ok(())
+}
+
+/// Faults are taken only while this session owns its replica's stream: that is looked at in the transaction that keeps them.
+fn origin(session: &Session) -> Origin {
+    Origin { cluster: session.cluster().clone(), session: Some((session.replica().clone(), session.generation())) }
 }
 
 /// Answers wait for room: a spoke that does not read its acks is not read from either.

@@ -1,19 +1,16 @@
 //! The stage's loop: claims proposed commands, signs them, stores the bytes. One round is one transaction.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use gpuheal_proto::ids::CommandId;
 use sqlx::PgPool;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Signer;
-use crate::{metrics, store::outbox};
+use crate::{metrics, store::outbox, wake::Wake};
 
 /// Commands in one transaction: at about 2 KiB each half a megabyte, signed in 10 ms.
 const ROUND_MAX: i64 = 256;
-/// The truth when a wake-up is lost.
-const POLL: Duration = Duration::from_secs(1);
 /// Commands that are known to be unsignable and were complained about; then the list starts anew.
 const COMPLAINED_MAX: usize = 1024;
 
@@ -24,10 +21,8 @@ pub struct Stage {
     pub pool: PgPool,
     /// The key.
     pub signer: Arc<Signer>,
-    /// Woken when something was decided.
-    pub decided: Arc<Notify>,
-    /// Woken by us when bytes are there to be sent.
-    pub signed: Arc<Notify>,
+    /// Wakes us when something was decided, and deliver when bytes are there to be sent.
+    pub wake: Arc<Wake>,
 }
 
 impl Stage {
@@ -44,13 +39,12 @@ impl Stage {
                 }
             };
             if done > 0 {
-                self.signed.notify_one();
+                self.wake.signed.notify_one();
             }
             if done == ROUND_MAX as usize {
                 continue;
             }
-            let woken = tokio::time::timeout(POLL, self.decided.notified());
-            if stop.run_until_cancelled(woken).await.is_none() {
+            if stop.run_until_cancelled(self.wake.decided.notified_or_poll()).await.is_none() {
                 return;
             }
         }

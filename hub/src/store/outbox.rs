@@ -143,7 +143,8 @@ pub async fn signed_store(
 /// # Errors
 /// When the database fails.
 pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(ClusterId, CommandId, v1::CancelBody)>, sqlx::Error> {
-    let rows: Vec<(String, Uuid, i64, Option<String>, DateTime<Utc>)> = sqlx::query_as(
+    type Row = (String, Uuid, i64, Option<String>, DateTime<Utc>);
+    let rows: Vec<Row> = sqlx::query_as(
         "SELECT cluster_id, command_id, hub_term, cancel_reason, cancel_asked_at FROM commands
          WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL AND cancel_envelope IS NULL AND envelope IS NOT NULL
            AND expires_at > clock_timestamp()
@@ -152,7 +153,7 @@ pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(Clu
     .bind(rows)
     .fetch_all(conn)
     .await?;
-    let body = |(cluster, id, term, reason, asked): (String, Uuid, i64, Option<String>, DateTime<Utc>)| {
+    let body = |(cluster, id, term, reason, asked): Row| {
         let cluster = ClusterId::parse(&cluster).ok()?;
         let body = v1::CancelBody {
             command_id: id.to_string(),
@@ -278,18 +279,28 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
 }
 
 /// The stored bytes of a command and, if there is one, of its cancellation.
+#[derive(Clone, Debug, FromRow)]
+pub struct Stored {
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Which.
+    pub command_id: Uuid,
+    /// The command as signed.
+    pub envelope: Vec<u8>,
+    /// Its cancellation as signed.
+    pub cancel_envelope: Option<Vec<u8>>,
+}
+
+/// The stored bytes of commands, in the order of their numbers.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn bytes(
-    conn: &mut PgConnection,
-    commands: &[(String, Uuid)],
-) -> Result<Vec<(String, Uuid, Vec<u8>, Option<Vec<u8>>)>, sqlx::Error> {
+pub async fn bytes(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<Stored>, sqlx::Error> {
     let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
     sqlx::query_as(
         "SELECT c.cluster_id, c.command_id, c.envelope, c.cancel_envelope
          FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
-         JOIN commands c USING (cluster_id, command_id) WHERE c.envelope IS NOT NULL",
+         JOIN commands c USING (cluster_id, command_id) WHERE c.envelope IS NOT NULL ORDER BY c.cluster_id, c.cmd_seq",
     )
     .bind(clusters)
     .bind(ids)

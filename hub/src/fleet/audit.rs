@@ -1,0 +1,76 @@
+//! The audit chain, entry by entry, and the proof that it is whole.
+
+use gpuheal_proto::{
+    fleet::v1::{
+        AuditEntry, ListEntriesRequest, ListEntriesResponse, VerifyChainRequest, VerifyChainResponse, audit_service_server::AuditService,
+    },
+    ids::IncidentId,
+};
+use tonic::{Request, Response, Status};
+
+use super::{
+    Fleet,
+    call::{connection, counted, failed, required_cluster},
+    page,
+};
+use crate::store::audit::{self, FLEET_CHAIN, Stored};
+
+#[tonic::async_trait]
+impl AuditService for Fleet {
+    async fn list_entries(&self, request: Request<ListEntriesRequest>) -> Result<Response<ListEntriesResponse>, Status> {
+        counted("list_entries", self.entries(request.into_inner()).await)
+    }
+
+    async fn verify_chain(&self, request: Request<VerifyChainRequest>) -> Result<Response<VerifyChainResponse>, Status> {
+        counted("verify_chain", self.verified(request.into_inner()).await)
+    }
+}
+
+impl Fleet {
+    async fn entries(&self, request: ListEntriesRequest) -> Result<ListEntriesResponse, Status> {
+        let chain = chain(&request.cluster_id)?;
+        let incident = Some(request.incident_id.as_str()).filter(|id| !id.is_empty()).map(IncidentId::parse).transpose();
+        let incident = incident.map_err(|error| Status::invalid_argument(format!("incident_id: {error}")))?;
+        let size = page::size(request.page_size);
+        let after = match page::key::<2>("audit", &request.page_token)? {
+            None => 0,
+            Some([of, seq]) if of == chain => seq.parse().map_err(|_| Status::invalid_argument("page_token is damaged; begin again without it"))?,
+            Some(_) => return Err(Status::invalid_argument("page_token is of another cluster's chain; begin again without it")),
+        };
+        let mut conn = connection(&self.pool).await?;
+        let mut rows =
+            audit::audit_page(&mut conn, &chain, after, incident, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
+        let more = page::cut(&mut rows, size);
+        let next = rows.last().filter(|_| more).map(|last| page::token("audit", &[&chain, &last.link.seq.to_string()]));
+        Ok(ListEntriesResponse { entries: rows.into_iter().map(wire_entry).collect(), next_page_token: next.unwrap_or_default() })
+    }
+
+    async fn verified(&self, request: VerifyChainRequest) -> Result<VerifyChainResponse, Status> {
+        let chain = chain(&request.cluster_id)?;
+        let verdict = audit::audit_verify(&self.pool, &chain).await.map_err(|error| failed(&error))?;
+        let (broken_at_seq, reason) = verdict.broken.map_or((0, String::new()), |broken| (broken.seq, broken.reason));
+        Ok(VerifyChainResponse { intact: reason.is_empty() && broken_at_seq == 0, entries: verdict.entries, broken_at_seq, reason })
+    }
+}
+
+/// A cluster's chain, or the fleet's own when none is named.
+fn chain(cluster_id: &str) -> Result<String, Status> {
+    if cluster_id.is_empty() || cluster_id == FLEET_CHAIN {
+        return Ok(FLEET_CHAIN.to_owned());
+    }
+    Ok(audit::chain_of(&required_cluster(cluster_id)?).to_owned())
+}
+
+fn wire_entry(entry: Stored) -> AuditEntry {
+    AuditEntry {
+        cluster_id: entry.link.chain,
+        seq: entry.link.seq,
+        at_unix_ms: entry.link.at.unix_ms(),
+        kind: entry.link.kind,
+        actor: entry.link.actor,
+        subject: entry.link.subject,
+        body_json: entry.link.body,
+        hash: hex::encode(entry.hash),
+        prev_hash: hex::encode(entry.prev_hash),
+    }
+}

@@ -1,0 +1,87 @@
+//! Clusters and their nodes.
+
+use gpuheal_proto::fleet::v1::{
+    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, Node, cluster_service_server::ClusterService,
+};
+use tonic::{Request, Response, Status};
+
+use super::{
+    Fleet,
+    call::{cluster, connection, count, counted, failed, unix_ms},
+    page,
+};
+use crate::store::{fleet, natural};
+
+#[tonic::async_trait]
+impl ClusterService for Fleet {
+    async fn list_clusters(&self, request: Request<ListClustersRequest>) -> Result<Response<ListClustersResponse>, Status> {
+        counted("list_clusters", self.clusters(request.into_inner()).await)
+    }
+
+    async fn list_nodes(&self, request: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
+        counted("list_nodes", self.nodes(request.into_inner()).await)
+    }
+}
+
+impl Fleet {
+    async fn clusters(&self, request: ListClustersRequest) -> Result<ListClustersResponse, Status> {
+        let size = page::size(request.page_size);
+        let after = page::key::<1>("clusters", &request.page_token)?.map_or(String::new(), |[id]| id);
+        let mut conn = connection(&self.pool).await?;
+        let mut rows = fleet::clusters(&mut conn, &after, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
+        let more = page::cut(&mut rows, size);
+        let next = rows.last().filter(|_| more).map(|last| page::token("clusters", &[&last.cluster_id]));
+        Ok(ListClustersResponse { clusters: rows.into_iter().map(wire_cluster).collect(), next_page_token: next.unwrap_or_default() })
+    }
+
+    async fn nodes(&self, request: ListNodesRequest) -> Result<ListNodesResponse, Status> {
+        let only = cluster(&request.cluster_id)?;
+        let size = page::size(request.page_size);
+        let after = page::key::<2>("nodes", &request.page_token)?.unwrap_or_default();
+        let mut conn = connection(&self.pool).await?;
+        let mut rows = fleet::nodes(&mut conn, only.as_ref(), request.out_only, (&after[0], &after[1]), i64::from(size) + 1)
+            .await
+            .map_err(|error| failed(&error))?;
+        let more = page::cut(&mut rows, size);
+        let next = rows.last().filter(|_| more).map(|last| page::token("nodes", &[&last.cluster_id, &last.node_name]));
+        Ok(ListNodesResponse { nodes: rows.into_iter().map(wire_node).collect(), next_page_token: next.unwrap_or_default() })
+    }
+}
+
+fn wire_cluster(row: fleet::Cluster) -> Cluster {
+    let errors: Vec<String> = serde_json::from_value(row.config_errors).unwrap_or_default();
+    Cluster {
+        cluster_id: row.cluster_id,
+        name: row.name,
+        connected: row.connected,
+        replicas_attached: count(row.replicas),
+        leader_replica: row.leader,
+        gpu_nodes: count(row.gpu_nodes),
+        nodes_out: count(row.nodes_out),
+        budget_allowed: count(row.allowed),
+        open_incidents: count(row.open_incidents),
+        state_as_of_unix_ms: unix_ms(row.state_as_of),
+        spoke_version: row.spoke_version,
+        settings_version: natural(row.settings_version),
+        config_errors: errors.join("; "),
+    }
+}
+
+fn wire_node(row: fleet::Node) -> Node {
+    Node {
+        cluster_id: row.cluster_id,
+        name: row.node_name,
+        uid: row.node_uid,
+        gpus: count(row.gpus_capacity.into()),
+        allocatable_gpus: count(row.gpus_allocatable.into()),
+        model: row.model.unwrap_or_default(),
+        ready: row.ready,
+        marked: row.marked,
+        unschedulable: row.unschedulable,
+        opted_out: row.opted_out,
+        incident_id: row.incident_id.map(|id| id.to_string()).unwrap_or_default(),
+        incident_state: row.incident_state.unwrap_or_default(),
+        cooldown_until_unix_ms: unix_ms(row.cooldown_until),
+        plan_revision: natural(row.plan_revision),
+    }
+}
