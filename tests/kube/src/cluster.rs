@@ -168,12 +168,9 @@ impl TestCluster {
         let metadata = json!({ "name": name, "labels": labels });
         let body = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata });
         raw::post(client, "/api/v1/namespaces", &body).await.expect(201);
-        if let Self::Real(_) = self {
-            // Kubernetes refuses a pod until its namespace has the service account.
-            let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
-            settled::is_true("the namespace has its service account", || async { raw::get(client, &account).await.code == 200 })
-                .await;
-        }
+        // Kubernetes refuses a pod until its namespace has the service account.
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        settled::is_true("the namespace has its service account", || async { raw::get(client, &account).await.code == 200 }).await;
     }
 
     /// Creates a service account and gives a kubeconfig by which to act as it. What it may do is for the test to
@@ -184,19 +181,10 @@ impl TestCluster {
     pub async fn service_account(&self, client: &Client, namespace: &str, name: &str) -> String {
         let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         raw::post(client, &accounts, &json!({ "metadata": { "name": name } })).await.expect(201);
-        let token = match self {
-            Self::Real(_) => {
-                let request = json!({ "spec": { "audiences": null, "expirationSeconds": 3600 } });
-                let answer = raw::post(client, &format!("{accounts}/{name}/token"), &request).await.expect(201);
-                answer.json["status"]["token"].as_str().unwrap_or_default().to_owned()
-            }
-            Self::Sim(sim) => {
-                let user = format!("system:serviceaccount:{namespace}:{name}");
-                sim.add_token(&user, kubesim::User::named(&user));
-                user
-            }
-        };
-        self.kubeconfig_with_token(&token)
+        let request = json!({ "spec": { "audiences": null, "expirationSeconds": 3600 } });
+        let answer = raw::post(client, &format!("{accounts}/{name}/token"), &request).await.expect(201);
+        let token = answer.json["status"]["token"].as_str().unwrap_or_default();
+        self.kubeconfig_with_token(token)
     }
 
     /// Creates the CRD unless it is there, and waits until its resources can be used.
