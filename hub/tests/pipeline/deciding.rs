@@ -1,0 +1,174 @@
+//! Due nodes to incidents and commands: once, in one transaction, or not at all.
+
+use gpuheal_hub::decide::{self, Outcome, Subject, explain_subject};
+use gpuheal_proto::{
+    fault::{FaultClass, Onset, Witness},
+    words::Action,
+};
+
+use super::world::{HEAL, World, cluster, fault, node, request, xid79};
+
+#[tokio::test]
+async fn a_standalone_p0_becomes_one_incident_and_one_command_with_all_that_belongs_to_it() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT state || ' ' || level FROM incidents").await.len(), 1);
+    assert_eq!(world.lines("SELECT action || ' ' || state || ' ' || cmd_seq || ' ' || plan_rev FROM commands").await, ["evict PROPOSED 1 1"]);
+    assert_eq!(world.text("SELECT string_agg(s ->> 'step', ' ') FROM commands, jsonb_array_elements(steps_asked) s").await, "notify mark drain");
+    assert_eq!((world.count("holds").await, world.count("cooldowns").await, world.count("decisions").await), (1, 1, 1));
+    assert_eq!(world.lines("SELECT kind || ' ' || out FROM budgets ORDER BY kind").await, ["cluster 1", "fleet 1"]);
+    assert_eq!(world.text("SELECT plan_rev_issued FROM nodes WHERE node_uid = 'uid-1'").await, "1");
+    assert_eq!(world.count("commands WHERE policy_revision = 1 AND reason <> ''").await, 1);
+}
+
+#[tokio::test]
+async fn judging_again_and_again_commands_nothing_more() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    for _ in 0..5 {
+        world.faults(&c1, &[xid79(&c1, 1)]).await;
+        world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
+        world.decide().await;
+    }
+    assert_eq!((world.count("incidents").await, world.count("commands").await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_crash_between_ack_and_decision_decides_once() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    let pool = world.pool.clone();
+    // A hub claims, judges, and dies before its commit.
+    let mut tx = pool.begin().await.unwrap();
+    let claimed = gpuheal_hub::store::judgement::judgements_claim(&mut tx, 8).await.unwrap();
+    assert!(claimed.is_some());
+    assert_eq!(decide::step(&pool, &world.wake).await.unwrap(), 0, "another hub passes over what is claimed");
+    tx.rollback().await.unwrap();
+    let successor = World::over(pool);
+    assert_eq!(successor.decide().await, 1);
+    assert_eq!((successor.count("incidents").await, successor.count("commands").await), (1, 1));
+}
+
+#[tokio::test]
+async fn eight_hubs_judging_at_once_command_each_node_once() {
+    let (world, c1) = (World::healing(40).await, cluster("c1"));
+    world.faults(&c1, &(0..40).map(|n| xid79(&c1, n)).collect::<Vec<_>>()).await;
+    let hubs: Vec<World> = (0..8).map(|_| World::over(world.pool.clone())).collect();
+    futures::future::join_all(hubs.iter().map(World::decide)).await;
+    world.decide().await;
+    assert_eq!(world.count("incidents").await, 40);
+    assert_eq!(world.text("SELECT count(*) || ' ' || count(DISTINCT node_uid) || ' ' || max(cmd_seq) FROM commands").await, "40 40 40");
+}
+
+#[tokio::test]
+async fn no_audit_no_action() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.run("ALTER TABLE audit_entries ADD CONSTRAINT audit_entries_test CHECK (kind <> 'decision')").await;
+    world.decide().await;
+    assert_eq!((world.count("incidents").await, world.count("commands").await, world.count("holds").await), (0, 0, 0));
+    assert_eq!(world.count("judgements WHERE attempts = 1 AND due_at > clock_timestamp()").await, 1, "put off, not lost");
+    world.run("ALTER TABLE audit_entries DROP CONSTRAINT audit_entries_test").await;
+    world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
+    world.decide().await;
+    assert_eq!(world.count("commands").await, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_be_judged_blocks_no_other() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &(0..10).map(|n| xid79(&c1, n)).collect::<Vec<_>>()).await;
+    world.run("UPDATE faults SET class = 'of a later version' WHERE node_uid = 'uid-3'").await;
+    world.decide().await;
+    assert_eq!(world.count("commands").await, 9);
+    assert_eq!(world.lines("SELECT node_uid FROM judgements WHERE attempts > 0").await, ["uid-3"]);
+}
+
+#[tokio::test]
+async fn in_observe_everything_is_recorded_and_nothing_is_commanded() {
+    let (world, c1) = (World::new().await, cluster("c1"));
+    world.snapshot(&c1, (0..10).map(node).collect()).await;
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    assert_eq!((world.count("incidents").await, world.count("commands").await), (1, 0));
+    world.policy(HEAL).await;
+    world.decide().await;
+    assert_eq!(world.count("commands").await, 1, "a new policy judges again what is open");
+}
+
+#[tokio::test]
+async fn a_fault_of_a_node_that_no_inventory_has_shown_waits_for_it() {
+    let (world, c1) = (World::new().await, cluster("c1"));
+    world.policy(HEAL).await;
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    assert_eq!(world.count("commands").await, 0);
+    world.snapshot(&c1, (0..10).map(node).collect()).await;
+    world.decide().await;
+    assert_eq!(world.count("commands").await, 1);
+}
+
+#[tokio::test]
+async fn one_number_alone_harms_nobody_until_a_second_kind_agrees() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[fault(&c1, 1, FaultClass::Xid, "79", Onset::Standing, Witness::ExporterGauge)]).await;
+    world.decide().await;
+    assert_eq!(world.count("commands WHERE action IN ('mark', 'evict')").await, 0);
+    world.faults(&c1, &[fault(&c1, 1, FaultClass::Xid, "79", Onset::Edge, Witness::KernelLine)]).await;
+    world.decide().await;
+    assert_eq!(world.count("commands WHERE action = 'evict'").await, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_closes_its_incident_and_frees_its_place() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    world.snapshot(&c1, (2..10).map(node).collect()).await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT state FROM incidents").await, ["gone"]);
+    assert_eq!((world.count("holds").await, world.text("SELECT sum(out) FROM budgets").await.as_str()), (0, "0"));
+}
+
+#[tokio::test]
+async fn the_same_request_twice_is_one_command_and_the_same_answer() {
+    let world = World::healing(10).await;
+    let first = decide::process(&world.pool, &request("r1", 2, Action::Mark)).await.unwrap();
+    assert_eq!(first.outcome, Outcome::Accepted, "{}", first.reason);
+    let again = decide::process(&world.pool, &request("r1", 2, Action::Mark)).await.unwrap();
+    assert_eq!((again.outcome, again.command), (Outcome::Repeated, first.command));
+    let other = decide::process(&world.pool, &request("r1", 3, Action::Mark)).await.unwrap();
+    assert_eq!(other.outcome, Outcome::Invalid, "an id is for one request");
+    assert_eq!(world.count("commands WHERE action = 'mark'").await, 1);
+}
+
+#[tokio::test]
+async fn one_request_made_eight_times_at_once_is_one_command() {
+    let world = World::healing(10).await;
+    let asked = request("r1", 2, Action::Mark);
+    let answers = futures::future::join_all((0..8).map(|_| decide::process(&world.pool, &asked))).await;
+    let accepted = answers.iter().filter(|answer| answer.as_ref().unwrap().outcome == Outcome::Accepted).count();
+    assert_eq!((accepted, world.count("commands WHERE action = 'mark'").await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_request_for_an_unknown_node_says_so_and_is_on_record() {
+    let world = World::healing(1).await;
+    let answer = decide::process(&world.pool, &request("r1", 77, Action::Evict)).await.unwrap();
+    assert_eq!(answer.outcome, Outcome::NoSuchNode);
+    assert_eq!((world.count("process_requests").await, world.count("audit_entries WHERE kind = 'request_unmet'").await), (1, 1));
+}
+
+#[tokio::test]
+async fn explain_decides_and_writes_nothing() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    let audited = world.count("audit_entries").await;
+    let explained = explain_subject(&world.pool, &Subject::Node(c1.clone(), "n1".into())).await.unwrap();
+    assert_eq!(explained.explanation.decision.commands.len(), 1);
+    assert_eq!((world.count("incidents").await, world.count("audit_entries").await), (0, audited));
+    world.decide().await;
+    let by_fault = explain_subject(&world.pool, &Subject::Fault(xid79(&c1, 1).key)).await.unwrap();
+    assert!(by_fault.snapshot.incident.is_some());
+    assert!(explain_subject(&world.pool, &Subject::Node(c1, "n99".into())).await.is_err());
+}

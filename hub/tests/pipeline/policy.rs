@@ -1,0 +1,61 @@
+//! The policy file, its revisions, and the schema that a hub refuses.
+
+use gpuheal_hub::{policy_file::PolicyFile, store::{self, pool}};
+use sqlx::Connection as _;
+
+use super::world::{HEAL, World};
+
+#[tokio::test]
+async fn a_changed_file_is_a_new_revision_and_a_bad_one_changes_nothing() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.yaml");
+    let file = PolicyFile::new(path.clone());
+    file.look(&world.pool, &world.wake).await;
+    assert!(file.problem().unwrap().contains("cannot read"));
+    std::fs::write(&path, HEAL).unwrap();
+    file.look(&world.pool, &world.wake).await;
+    assert_eq!((file.problem(), world.count("policies").await), (None, 1));
+    std::fs::write(&path, format!("# said otherwise, meaning the same\n{HEAL}")).unwrap();
+    file.look(&world.pool, &world.wake).await;
+    assert_eq!(world.count("policies").await, 1, "what it says is what counts");
+    std::fs::write(&path, HEAL.replace("mode: heal", "mode: hael\n  budgetz: {}")).unwrap();
+    file.look(&world.pool, &world.wake).await;
+    let problem = file.problem().unwrap();
+    assert!(problem.contains("6:") && problem.contains("budgetz"), "every error with its place: {problem}");
+    assert_eq!(world.count("policies").await, 1);
+    std::fs::write(&path, HEAL.replace("mode: heal", "mode: notify")).unwrap();
+    file.look(&world.pool, &world.wake).await;
+    assert_eq!((file.problem(), world.count("policies").await), (None, 2));
+}
+
+#[tokio::test]
+async fn revisions_are_never_changed() {
+    let world = World::new().await;
+    world.policy(HEAL).await;
+    assert!(sqlx::query("UPDATE policies SET yaml = ''").execute(&world.pool).await.is_err());
+}
+
+#[tokio::test]
+async fn a_schema_that_is_empty_or_of_another_version_is_refused() {
+    let url = testpg::empty_database().await;
+    let pool = pool::connect(&url, 2).await.unwrap();
+    assert!(matches!(pool::schema_check(&pool).await, Err(store::Error::Schema { .. })));
+    pool::migrate(&url).await.unwrap();
+    pool::migrate(&url).await.unwrap();
+    pool::schema_check(&pool).await.unwrap();
+    sqlx::query("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (999, 'later', true, '', 0)").execute(&pool).await.unwrap();
+    assert!(pool::schema_check(&pool).await.unwrap_err().to_string().contains("999 is not known here"));
+}
+
+#[tokio::test]
+async fn auditors_see_the_views_and_nothing_else() {
+    let world = World::healing(2).await;
+    let mut conn = sqlx::PgConnection::connect_with(&world.pool.connect_options()).await.unwrap();
+    sqlx::query("SET ROLE gpuheal_auditor").execute(&mut conn).await.unwrap();
+    for view in ["incidents", "faults", "commands", "actions"] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("SELECT * FROM audit.{view}"))).execute(&mut conn).await.unwrap();
+    }
+    assert!(sqlx::query("SELECT * FROM commands").execute(&mut conn).await.is_err());
+    conn.close().await.unwrap();
+}

@@ -1,0 +1,160 @@
+//! What spokes report: taken once, corrected when late, ended when nothing comes.
+
+use gpuheal_hub::settle::{settle, sweep};
+use gpuheal_proto::{ids::CommandId, link::v1};
+
+use super::world::{World, cluster, marked, node, xid79};
+
+struct Case {
+    world: World,
+    command: CommandId,
+}
+
+impl Case {
+    /// A node with a command that is on its way.
+    async fn dispatched() -> Self {
+        let (world, c1) = (World::healing(10).await, cluster("c1"));
+        world.faults(&c1, &[xid79(&c1, 1)]).await;
+        world.decide().await;
+        world.dispatch().await;
+        let command = CommandId::parse(&world.text("SELECT command_id FROM commands").await).unwrap();
+        Self { world, command }
+    }
+
+    fn status(&self, seq: u64, state: v1::CommandState) -> v1::CommandStatus {
+        v1::CommandStatus { command_id: self.command.to_string(), status_seq: seq, state: state.into(), lease_transitions: 1, ..Default::default() }
+    }
+
+    async fn report(&self, status: v1::CommandStatus) -> v1::StatusAck {
+        settle(&self.world.pool, &cluster("c1"), status).await.unwrap()
+    }
+
+    async fn state(&self) -> String {
+        self.world.text("SELECT state FROM commands ORDER BY cmd_seq LIMIT 1").await
+    }
+}
+
+fn done(name: &str) -> v1::StepStatus {
+    v1::StepStatus { name: name.into(), state: v1::StepState::Done.into(), ..Default::default() }
+}
+
+fn undo() -> v1::UndoRecord {
+    let field = v1::UndoField { kind: v1::UndoKind::Label.into(), key: "gpu-selfhealing.io/status".into(), before: String::new(), after: "\"faulty\"".into(), resource_version: "1".into() };
+    v1::UndoRecord { fields: vec![field] }
+}
+
+#[tokio::test]
+async fn a_status_is_taken_once_and_its_repeat_only_counted() {
+    let case = Case::dispatched().await;
+    case.report(case.status(1, v1::CommandState::Received)).await;
+    let started = v1::CommandStatus { undo: Some(undo()), steps: vec![done("mark")], ..case.status(2, v1::CommandState::Started) };
+    assert!(case.report(started.clone()).await.undo_kept);
+    assert_eq!(case.state().await, "STARTED");
+    let audited = case.world.count("audit_entries").await;
+    let ack = case.report(started).await;
+    assert_eq!((ack.status_seq, ack.undo_kept), (2, true));
+    assert_eq!((case.state().await.as_str(), case.world.count("audit_entries").await), ("STARTED", audited));
+    assert_eq!(case.world.text("SELECT times FROM reports WHERE status_seq = 2").await, "2");
+}
+
+#[tokio::test]
+async fn the_first_effect_starts_the_cooldown_and_success_leaves_the_node_validating() {
+    let case = Case::dispatched().await;
+    assert_eq!(case.world.text("SELECT state FROM cooldowns").await, "reserved");
+    let started = v1::CommandStatus { undo: Some(undo()), steps: vec![done("mark")], ..case.status(1, v1::CommandState::Started) };
+    case.report(started).await;
+    case.world.decide().await;
+    assert_eq!(case.world.text("SELECT state FROM cooldowns").await, "running");
+    let steps = vec![done("notify"), done("mark"), done("drain")];
+    case.report(v1::CommandStatus { undo: Some(undo()), steps, ..case.status(2, v1::CommandState::Succeeded) }).await;
+    let incident = case.world.text("SELECT incident_id FROM incidents").await;
+    let mut nodes: Vec<v1::NodeState> = (0..10).filter(|n| *n != 1).map(node).collect();
+    nodes.push(marked(1, &incident, 1));
+    case.world.snapshot(&cluster("c1"), nodes).await;
+    case.world.decide().await;
+    assert_eq!(case.world.lines("SELECT state FROM incidents").await, ["validating"]);
+    assert_eq!(case.world.count("holds").await, 1, "it counts as out while it is marked");
+}
+
+#[tokio::test]
+async fn a_refusal_gives_back_hold_and_cooldown_only_once_the_cluster_shows_no_mark_after_start_by() {
+    let case = Case::dispatched().await;
+    let refused = v1::CommandStatus { refusal: v1::RefusalCode::OverCeiling.into(), reason: "3 of 3 out".into(), ..case.status(1, v1::CommandState::Refused) };
+    case.report(refused).await;
+    case.world.decide().await;
+    assert_eq!(case.state().await, "REFUSED");
+    assert_eq!(case.world.text("SELECT refusal || ': ' || result_reason FROM commands").await, "OVER_CEILING: 3 of 3 out");
+    case.world.run("UPDATE commands SET start_by = clock_timestamp(), deliver_by = clock_timestamp() - interval '1 s', created_at = clock_timestamp() - interval '2 s'").await;
+    case.world.snapshot(&cluster("c1"), (0..10).map(node).collect()).await;
+    case.world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
+    case.world.decide().await;
+    let refused = case.world.text("SELECT command_id FROM commands WHERE state = 'REFUSED'").await;
+    assert_eq!(refused, case.command.to_string());
+    assert_eq!(case.world.count("holds").await as u64, case.world.count("commands WHERE state = 'PROPOSED' AND action = 'evict'").await as u64);
+}
+
+#[tokio::test]
+async fn not_now_sends_the_same_bytes_again_soon() {
+    let case = Case::dispatched().await;
+    let busy = v1::CommandStatus { refusal: v1::RefusalCode::NotLeader.into(), ..case.status(0, v1::CommandState::NotNow) };
+    for _ in 0..3 {
+        case.report(busy.clone()).await;
+    }
+    assert_eq!(case.state().await, "DISPATCHED");
+    assert_eq!(case.world.count("commands WHERE resend_at > clock_timestamp()").await, 1);
+    assert_eq!(case.world.text("SELECT effect || ' ' || times FROM reports").await, "not_now 3");
+}
+
+#[tokio::test]
+async fn what_was_refused_unverified_is_on_record_by_its_hash() {
+    let case = Case::dispatched().await;
+    let forged = v1::CommandStatus { envelope_sha256: "ab".repeat(32), state: v1::CommandState::Refused.into(), refusal: v1::RefusalCode::BadSignature.into(), ..Default::default() };
+    case.report(forged.clone()).await;
+    case.report(forged).await;
+    assert_eq!(case.world.text("SELECT effect || ' ' || refusal || ' ' || times FROM reports").await, "unverified BAD_SIGNATURE 2");
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'envelope_refused'").await, 1);
+    assert_eq!(case.state().await, "DISPATCHED");
+}
+
+#[tokio::test]
+async fn nothing_received_by_a_minute_after_start_by_is_expired_and_a_late_result_corrects_it() {
+    let case = Case::dispatched().await;
+    let past = "UPDATE commands SET created_at = created_at - interval '10 min', deliver_by = deliver_by - interval '10 min', start_by = start_by - interval '10 min'";
+    case.world.run(past).await;
+    assert_eq!(sweep(&case.world.pool).await.unwrap(), 1);
+    assert_eq!(case.state().await, "EXPIRED");
+    case.report(v1::CommandStatus { undo: Some(undo()), ..case.status(3, v1::CommandState::Succeeded) }).await;
+    assert_eq!(case.world.text("SELECT state || ' ' || corrections FROM commands LIMIT 1").await, "SUCCEEDED 1");
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'command_corrected'").await, 1);
+}
+
+#[tokio::test]
+async fn received_and_silent_past_finish_by_is_unknown_and_stays_counted_as_out() {
+    let case = Case::dispatched().await;
+    case.report(case.status(1, v1::CommandState::Started)).await;
+    assert_eq!(sweep(&case.world.pool).await.unwrap(), 0, "not before its time");
+    case.world
+        .run("UPDATE commands SET created_at = created_at - interval '2 h', deliver_by = deliver_by - interval '2 h', start_by = start_by - interval '2 h', finish_by = finish_by - interval '2 h'")
+        .await;
+    assert_eq!(sweep(&case.world.pool).await.unwrap(), 1);
+    case.world.decide().await;
+    assert_eq!((case.state().await.as_str(), case.world.count("holds").await), ("UNKNOWN", 1));
+    assert_eq!(case.world.count("incidents WHERE closed_at IS NULL").await, 1, "a person must look");
+}
+
+#[tokio::test]
+async fn eight_reports_of_one_status_at_once_are_one_transition() {
+    let case = Case::dispatched().await;
+    let started = v1::CommandStatus { steps: vec![done("mark")], ..case.status(1, v1::CommandState::Started) };
+    futures::future::join_all((0..8).map(|_| case.report(started.clone()))).await;
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'command_reported'").await, 1);
+    assert_eq!(case.world.text("SELECT times FROM reports").await, "8");
+}
+
+#[tokio::test]
+async fn a_status_of_a_command_nobody_knows_is_acked_and_kept() {
+    let case = Case::dispatched().await;
+    let stranger = v1::CommandStatus { command_id: uuid::Uuid::now_v7().to_string(), ..case.status(1, v1::CommandState::Succeeded) };
+    assert!(!case.report(stranger).await.undo_kept);
+    assert_eq!(case.world.text("SELECT effect FROM reports").await, "unknown_command");
+}

@@ -1,0 +1,192 @@
+//! A hub without listeners: its stages over a database of their own, a cluster that says what the test wants, and short
+//! ways to ask the database.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use gpuheal_hub::{
+    decide::{self, ManualRequest},
+    ingest::Ingest,
+    policy_file,
+    store::{policy::policy_apply, pool},
+    wake::Wake,
+};
+use gpuheal_proto::{
+    fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
+    ids::{ClusterId, GpuSlot, NodeName, NodeUid},
+    link::v1,
+    time::Timestamp,
+    words::Action,
+};
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio_util::sync::CancellationToken;
+
+/// Everything on, and no rate in the way of a test about something else.
+pub const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata:\n  name: test\nspec:\n  mode: heal\n  budgets:\n    fleet: {percent: 100}\n    cluster: {percent: 100}\n  breaker: {percent: 100, nodesMin: 1000}\n  rates:\n    fleet: {nodesPerSecond: 1000}\n    cluster: {nodesPerSecond: 1000}\n";
+
+pub struct World {
+    pub pool: PgPool,
+    pub wake: Arc<Wake>,
+    pub ingest: Ingest,
+    state_seq: AtomicU64,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let pool = pool::connect(&testpg::database().await, 24).await.unwrap();
+        Self::over(pool)
+    }
+
+    /// Another hub over the same database.
+    pub fn over(pool: PgPool) -> Self {
+        let (wake, stop) = (Wake::new(), CancellationToken::new());
+        let (ingest, _committer) = Ingest::start(pool.clone(), wake.clone(), stop.clone());
+        Self { pool, wake, ingest, state_seq: AtomicU64::new(1), _stop: stop.drop_guard() }
+    }
+
+    /// With a policy that heals and a cluster of `nodes` GPU nodes.
+    pub async fn healing(nodes: u32) -> Self {
+        let world = Self::new().await;
+        world.policy(HEAL).await;
+        world.snapshot(&cluster("c1"), (0..nodes).map(node).collect()).await;
+        world
+    }
+
+    pub async fn policy(&self, yaml: &str) -> u64 {
+        let policy = policy_file::check(yaml).unwrap();
+        policy_apply(&self.pool, yaml, &policy.digest, "test").await.unwrap().revision
+    }
+
+    pub async fn now(&self) -> Timestamp {
+        gpuheal_hub::store::moment::now(&mut *self.pool.acquire().await.unwrap()).await.unwrap()
+    }
+
+    pub async fn snapshot(&self, cluster: &ClusterId, nodes: Vec<v1::NodeState>) {
+        let part = v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] };
+        self.state(cluster, v1::cluster_state::Body::Snapshot(part)).await;
+    }
+
+    pub async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
+        let as_of_unix_ms = self.now().await.unix_ms();
+        let seq = self.state_seq.fetch_add(1, Ordering::Relaxed);
+        let state = v1::ClusterState { lease_transitions: 1, seq, as_of_unix_ms, body: Some(body) };
+        self.ingest.state(cluster.clone(), state).await.unwrap();
+    }
+
+    /// Sends faults as one batch at the end of a stream of their own.
+    pub async fn faults(&self, cluster: &ClusterId, faults: &[Fault]) -> v1::FaultAck {
+        let stream = format!("s-{}", uuid::Uuid::new_v4());
+        self.ingest.submit(cluster.clone(), batch(&stream, 1, faults)).await.unwrap()
+    }
+
+    /// Judges until nothing is due; returns how many judgements that were.
+    pub async fn decide(&self) -> usize {
+        let mut judged = 0;
+        loop {
+            match decide::step(&self.pool, &self.wake).await.unwrap() {
+                0 => return judged,
+                more => judged += more,
+            }
+        }
+    }
+
+    /// Does what sign and deliver do, without a key.
+    pub async fn dispatch(&self) {
+        self.run(
+            "UPDATE commands SET state = 'DISPATCHED', envelope = 'x', envelope_sha256 = encode(sha256(command_id::text::bytea), 'hex'), key_id = 'k', \
+             key_epoch = 1, signed_at = clock_timestamp(), sent_at = clock_timestamp() WHERE state = 'PROPOSED'",
+        )
+        .await;
+    }
+
+    pub async fn run(&self, statement: &str) -> u64 {
+        sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&self.pool).await.unwrap().rows_affected()
+    }
+
+    pub async fn count(&self, what: &str) -> i64 {
+        sqlx::query_scalar(AssertSqlSafe(format!("SELECT count(*) FROM {what}"))).fetch_one(&self.pool).await.unwrap()
+    }
+
+    pub async fn text(&self, what: &str) -> String {
+        let row: Option<Option<String>> =
+            sqlx::query_scalar(AssertSqlSafe(format!("SELECT ({what})::text"))).fetch_optional(&self.pool).await.unwrap();
+        row.flatten().unwrap_or_default()
+    }
+
+    pub async fn lines(&self, query: &str) -> Vec<String> {
+        sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_all(&self.pool).await.unwrap()
+    }
+}
+
+pub fn cluster(id: &str) -> ClusterId {
+    ClusterId::parse(id).unwrap()
+}
+
+/// A healthy node of two GPUs, a day old.
+pub fn node(n: u32) -> v1::NodeState {
+    let gpu = |bus: u32| v1::GpuRef { slot: format!("0000:{bus:02x}:00"), uuid: format!("GPU-{n}-{bus}"), model: "NVIDIA H100".into() };
+    v1::NodeState {
+        name: format!("n{n}"),
+        uid: format!("uid-{n}"),
+        boot_id: "boot-1".into(),
+        created_unix_ms: 1_700_000_000_000,
+        gpus: vec![gpu(0x5d), gpu(0x5e)],
+        capacity_gpus: 2,
+        allocatable_gpus: 2,
+        ready: v1::Readiness::Ready.into(),
+        ..Default::default()
+    }
+}
+
+/// The same node with our mark on it.
+pub fn marked(n: u32, incident: &str, plan_revision: u64) -> v1::NodeState {
+    let mark = v1::Mark { labelled: true, tainted: true, cordoned_by_us: false, incident_id: incident.to_owned(), last_process_unix_ms: 0 };
+    v1::NodeState { mark: Some(mark), plan_revision, ..node(n) }
+}
+
+/// Xid 79 of node `n` by a decoded kernel line: stands alone, P0.
+pub fn xid79(cluster: &ClusterId, n: u32) -> Fault {
+    fault(cluster, n, FaultClass::Xid, "79", Onset::Edge, Witness::KernelLine)
+}
+
+pub fn fault(cluster: &ClusterId, n: u32, class: FaultClass, code: &str, onset: Onset, witness: Witness) -> Fault {
+    let node = NodeRef { name: NodeName::parse(&format!("n{n}")).unwrap(), uid: NodeUid::parse(&format!("uid-{n}")).unwrap(), boot_id: "boot-1".into() };
+    let gpu = GpuRef { slot: GpuSlot::normalise("0000:5d:00"), uuid: None, model: "NVIDIA H100".into() };
+    let mut fault = Fault {
+        key: gpuheal_proto::ids::FaultKey::derive(cluster, &node.uid, None, "", ""),
+        node,
+        gpu: Some(gpu),
+        class,
+        code: code.into(),
+        onset,
+        witness,
+        observed_at: Timestamp::from_unix_ms(1_764_000_000_000),
+        value: 0.0,
+        threshold: 0.0,
+        count: 1,
+        source: "test".into(),
+        detail: String::new(),
+        workload: String::new(),
+    };
+    fault.key = fault.derived_key(cluster);
+    fault
+}
+
+pub fn batch(stream: &str, first_seq: u64, faults: &[Fault]) -> v1::FaultBatch {
+    v1::FaultBatch { stream_id: stream.into(), first_seq, faults: faults.iter().map(Into::into).collect() }
+}
+
+pub fn request(id: &str, n: u32, action: Action) -> ManualRequest {
+    ManualRequest {
+        cluster: cluster("c1"),
+        request_id: id.into(),
+        node: format!("n{n}"),
+        action,
+        reason: "test".into(),
+        caller: "user/tester".into(),
+        override_cooldown: false,
+    }
+}
