@@ -184,9 +184,19 @@ impl Scene<'_> {
             | FaultClass::Pcie
             | FaultClass::Driver
             | FaultClass::Allocatable
-            | FaultClass::PodFailure
-            | FaultClass::HealthWatch => true,
+            | FaultClass::PodFailure => true,
+            FaultClass::HealthWatch => !self.explained(other),
         }
+    }
+
+    /// DCGM fails its memory watch for an application's page fault (Xid 31): such a watch says nothing of the hardware.
+    fn explained(&self, watch: &KnownFault) -> bool {
+        let on_it = |xid: &KnownFault| match (&watch.gpu, &xid.gpu) {
+            (Some(watched), Some(gpu)) => same_gpu(watched, gpu),
+            (None, _) | (_, None) => true,
+        };
+        let app = |xid: &&KnownFault| xid.class == FaultClass::Xid && classify(xid, self.settings, None).user_app && on_it(xid);
+        self.all.iter().any(|xid| app(&xid))
     }
 
     /// Seen now; for a change seen live, also what was seen within the merge window and has not been seen to clear.

@@ -146,6 +146,14 @@ fn a_condition_or_alert_stands_with_another_kind_or_when_the_policy_trusts_it() 
 }
 
 #[test]
+fn a_health_watch_that_an_applications_own_xid_explains_corroborates_nothing() {
+    let condition = fault_on(None, NodeCondition, "GpuMemWatch", Witness::NodeCondition, Edge);
+    let watch = fault(HealthWatch, "MEM", DcgmHealth, Edge);
+    assert!(stands(&condition, std::slice::from_ref(&watch)));
+    assert!(!stands(&condition, &[watch, fault(Xid, "31", ExporterGauge, Edge)]));
+}
+
+#[test]
 fn what_was_found_standing_needs_another_kind_that_is_seen_now() {
     let found = fault(Xid, "79", ExporterGauge, Found);
     let mut other = fault_on(None, Allocatable, "", Witness::Allocatable, Edge);

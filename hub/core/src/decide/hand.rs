@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::{command::UndoKind, time::Timestamp};
+use gpuheal_proto::{command::UndoKind, time::Timestamp, words::Action};
 
 use super::progress::{Progress, Stage};
 use crate::{
+    incident::IncidentState,
     policy::Settings,
     snapshot::{Mark, Snapshot},
 };
@@ -17,6 +18,9 @@ const VIEW_LAG: Duration = Duration::from_secs(120);
 
 /// What a person did, in words, if so.
 pub(super) fn overridden(snapshot: &Snapshot, progress: &Progress<'_>, settings: &Settings) -> Option<String> {
+    if adopted_mark_gone(snapshot) {
+        return Some("our mark, found without an incident, was removed".to_owned());
+    }
     if progress.mark != Stage::Done || progress.release != Stage::None && progress.release_failed.is_none() {
         return None;
     }
@@ -43,6 +47,13 @@ pub(super) fn overridden(snapshot: &Snapshot, progress: &Progress<'_>, settings:
         return Some(format!("the node was uncordoned by {by}"));
     }
     None
+}
+
+/// An adopted incident never had a command that marked: it stands on what the cluster shows alone.
+fn adopted_mark_gone(snapshot: &Snapshot) -> bool {
+    let harmed = snapshot.commands.iter().any(|command| matches!(command.action, Action::Mark | Action::Evict));
+    let resting = snapshot.incident.as_ref().is_some_and(|incident| incident.state == IncidentState::Validating);
+    resting && !harmed && !mark_seen(snapshot)
 }
 
 /// What our record says that we set.

@@ -78,8 +78,7 @@ impl Case<'_> {
         let mut words = self.words(&[], &reason);
         words.level = "manual".to_owned();
         let step = Step::Notify { message: format!("{reason}; incident {}", self.id()) };
-        let mut command = self.plan().command(Action::Notify, vec![step], words, false);
-        command.plan_rev = self.snapshot.node.plan_revision.max(self.snapshot.node.plan_rev_floor);
+        let command = self.plan().command(Action::Notify, vec![step], words, false);
         self.send(command);
         let state = self.incident().map_or(IncidentState::Recorded, |incident| incident.state);
         self.stand_asked(state);

@@ -46,9 +46,7 @@ impl Case<'_> {
         let Some(step) = self.tell(Some((level, message))) else { return };
         let mut words = self.words(&[], &reason);
         words.level = level.to_string();
-        let mut command = self.plan().command(Action::Notify, vec![step], words, false);
-        // It writes nothing to the node: it takes no revision of its own.
-        command.plan_rev = self.snapshot.node.plan_revision.max(self.snapshot.node.plan_rev_floor);
+        let command = self.plan().command(Action::Notify, vec![step], words, false);
         self.send(command);
     }
 }

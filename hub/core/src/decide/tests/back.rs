@@ -189,6 +189,16 @@ fn a_mark_without_an_incident_is_adopted_and_counted_as_out() {
 }
 
 #[test]
+fn an_adopted_mark_that_a_person_removed_closes_its_incident() {
+    let mut story = quarantined(vec![]);
+    story.commands.clear();
+    assert_eq!(state(&decide(&story, &policy(Mode::Heal), now())), IncidentState::Validating);
+    story.node.mark = None;
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.budget), (IncidentState::Overridden, BudgetOp::Free));
+}
+
+#[test]
 fn p2_alone_is_filed_after_the_merge_window_with_no_claim_about_health() {
     let mut p2 = fault(FaultClass::Xid, "31", Witness::ExporterGauge, Onset::Edge);
     p2.last_at = at(-299);

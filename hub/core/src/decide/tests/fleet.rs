@@ -118,9 +118,8 @@ impl World {
         }
         for command in &decision.commands {
             self.commands_made += 1;
-            if command.action != Action::Notify {
-                story.node.plan_rev_floor = story.node.plan_rev_floor.max(command.plan_rev);
-            }
+            assert!(command.plan_rev > story.node.plan_rev_floor, "no revision is given out twice");
+            story.node.plan_rev_floor = command.plan_rev;
             story.commands.push(KnownCommand {
                 id: command.id,
                 action: command.action,

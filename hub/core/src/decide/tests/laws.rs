@@ -140,9 +140,7 @@ proptest! {
         for command in &decision.commands {
             let incident = decision.incident.as_ref().expect("no command without an incident");
             prop_assert!(incident.changed && !command.reason.is_empty() && !incident.state.closed());
-            if command.action != Action::Notify {
-                prop_assert!(command.plan_rev > story.node.plan_revision.max(story.node.plan_rev_floor));
-            }
+            prop_assert!(command.plan_rev > story.node.plan_revision.max(story.node.plan_rev_floor));
             prop_assert!(command.times.created <= command.times.deliver_by && command.times.deliver_by <= command.times.start_by);
             prop_assert!(command.times.finish_by.since(command.times.created) <= gpuheal_proto::limits::COMMAND_LIFE_MAX);
         }
