@@ -1,8 +1,8 @@
 //! What is known of one node's faults, and the one place that tells new from seen again.
 //!
 //! New is: a fault nobody knew, a witness it did not have, an edge where only standing was known, the same after it had
-//! cleared, a count that reached the threshold, and an occurrence after the window has passed without one told. All else
-//! is a repeat: it moves evidence and no fault. States of one fault's witnesses are kept apart and joined by [`state`].
+//! cleared, a count that reached the threshold, and of events an occurrence after the window has passed without one told.
+//! All else is a repeat: it moves evidence and no fault. States of one fault's witnesses are kept apart and joined by [`state`].
 
 use std::collections::BTreeMap;
 
@@ -113,10 +113,6 @@ impl Faults {
         self.known.iter_mut()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.known.len()
-    }
-
     pub(super) fn evidence(&self) -> impl Iterator<Item = Evidence> {
         self.known.iter().map(Known::evidence)
     }
@@ -210,7 +206,9 @@ impl Known {
         sight.count = sight.counted(found, settings, now, new_witness);
         let became_edge = sight.onset == Onset::Standing && found.onset == Onset::Edge;
         let reached = found.class == FaultClass::Xid && sight.emitted_count < settings.xid_errors && sight.count >= settings.xid_errors;
-        let again = found.onset == Onset::Edge && now.since(sight.emitted) >= settings.xid_window;
+        let again = found.onset == Onset::Edge
+            && is_event(found.class, found.witness)
+            && now.since(sight.emitted) >= settings.xid_window;
         let worse = found.class == FaultClass::HealthWatch && found.value > sight.value;
         let new = new_witness || became_edge || reached || again || worse;
         if became_edge {
@@ -311,6 +309,27 @@ pub(super) fn state(sights: &BTreeMap<Witness, Sight>) -> EvidenceState {
         !sights.is_empty() && sights.values().all(|sight| sight.state == EvidenceState::Clear)
     };
     if clear { EvidenceState::Clear } else { EvidenceState::Stale }
+}
+
+/// Whether a sighting is of something that happened, so that an edge seen again is another occurrence. The other kind is a
+/// state: that it lasts is no news.
+const fn is_event(class: FaultClass, witness: Witness) -> bool {
+    if matches!(witness, Witness::Alert | Witness::KernelLine | Witness::PodFailure) {
+        return true;
+    }
+    match class {
+        FaultClass::Xid | FaultClass::Ecc | FaultClass::RowRemap | FaultClass::Nvlink | FaultClass::Pcie => true,
+        FaultClass::Thermal
+        | FaultClass::GpuLost
+        | FaultClass::Driver
+        | FaultClass::NodeCondition
+        | FaultClass::Alert
+        | FaultClass::Allocatable
+        | FaultClass::Utilisation
+        | FaultClass::PodFailure
+        | FaultClass::Source
+        | FaultClass::HealthWatch => false,
+    }
 }
 
 /// Whether a witness looks again and again, so that its silence can be told from its all-clear.

@@ -77,8 +77,7 @@ fn report_condition(part: &mut NodePart, condition: &Condition<'_>, bad: &Bad, h
         class,
         code: condition.kind,
         gpu: gpu.as_ref(),
-        // Repeats of one long bad spell are no occurrences of their own.
-        onset: if is_seen(part, class, condition.kind) { Onset::Standing } else { onset },
+        onset,
         witness: Witness::NodeCondition,
         value: lasted_s,
         threshold: hold_s,
@@ -88,11 +87,6 @@ fn report_condition(part: &mut NodePart, condition: &Condition<'_>, bad: &Bad, h
         workload: "",
     };
     part.known.report(&part.node, &found, context);
-}
-
-fn is_seen(part: &NodePart, class: FaultClass, code: &str) -> bool {
-    let mut same = part.known.iter().filter(|known| known.class == class && known.code == code);
-    same.any(|known| known.sights.values().any(|sight| sight.state == EvidenceState::Seen))
 }
 
 /// A condition may have named one GPU and then another: its end is the end of all.
@@ -156,12 +150,11 @@ fn take_offer(part: &mut NodePart, offer: &Offer, plugin_started_at: Option<Time
     }
     let (class, code) =
         if none_offered { (FaultClass::Source, PLUGIN_GONE) } else { (FaultClass::Allocatable, offer.resource.as_str()) };
-    let seen = is_seen(part, class, code);
     let found = Found {
         class,
         code,
         gpu: None,
-        onset: if seen { Onset::Standing } else { onset },
+        onset,
         witness: Witness::Allocatable,
         value: offer.allocatable.unwrap_or_default() as f64,
         threshold: offer.capacity.unwrap_or_default() as f64,

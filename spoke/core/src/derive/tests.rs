@@ -1,1 +1,9 @@
-//! x
+//! What each source's oddities must and must not lead to, one claim each.
+
+mod alerts;
+mod exporter;
+mod kernel;
+mod memory;
+mod node;
+mod source;
+mod thermal;
