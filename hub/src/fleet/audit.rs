@@ -2,7 +2,8 @@
 
 use gpuheal_proto::{
     fleet::v1::{
-        AuditEntry, ListEntriesRequest, ListEntriesResponse, VerifyChainRequest, VerifyChainResponse, audit_service_server::AuditService,
+        AuditEntry, ListEntriesRequest, ListEntriesResponse, VerifyChainRequest, VerifyChainResponse,
+        audit_service_server::AuditService,
     },
     ids::IncidentId,
 };
@@ -34,7 +35,9 @@ impl Fleet {
         let size = page::size(request.page_size);
         let after = match page::key::<2>("audit", &request.page_token)? {
             None => 0,
-            Some([of, seq]) if of == chain => seq.parse().map_err(|_| Status::invalid_argument("page_token is damaged; begin again without it"))?,
+            Some([of, seq]) if of == chain => {
+                seq.parse().map_err(|_| Status::invalid_argument("page_token is damaged; begin again without it"))?
+            }
             Some(_) => return Err(Status::invalid_argument("page_token is of another cluster's chain; begin again without it")),
         };
         let mut conn = connection(&self.pool).await?;

@@ -1,7 +1,8 @@
 //! Clusters and their nodes.
 
 use gpuheal_proto::fleet::v1::{
-    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, Node, cluster_service_server::ClusterService,
+    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, Node,
+    cluster_service_server::ClusterService,
 };
 use tonic::{Request, Response, Status};
 
@@ -31,7 +32,10 @@ impl Fleet {
         let mut rows = fleet::clusters(&mut conn, &after, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::token("clusters", &[&last.cluster_id]));
-        Ok(ListClustersResponse { clusters: rows.into_iter().map(wire_cluster).collect(), next_page_token: next.unwrap_or_default() })
+        Ok(ListClustersResponse {
+            clusters: rows.into_iter().map(wire_cluster).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
     }
 
     async fn nodes(&self, request: ListNodesRequest) -> Result<ListNodesResponse, Status> {

@@ -44,7 +44,10 @@ impl Fleet {
         let mut rows = fleet::commands(&mut conn, filter, before, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::newest_token("commands", last.created_at, last.command_id));
-        Ok(ListCommandsResponse { commands: rows.into_iter().map(wire_command).collect(), next_page_token: next.unwrap_or_default() })
+        Ok(ListCommandsResponse {
+            commands: rows.into_iter().map(wire_command).collect(),
+            next_page_token: next.unwrap_or_default(),
+        })
     }
 }
 
@@ -57,7 +60,8 @@ impl Fleet {
 }
 
 pub(super) fn wire_command(row: fleet::Command) -> CommandSummary {
-    let result = [row.refusal.unwrap_or_default(), row.result_reason].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+    let result =
+        [row.refusal.unwrap_or_default(), row.result_reason].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
     CommandSummary {
         command_id: row.command_id.to_string(),
         cluster_id: row.cluster_id,

@@ -2,7 +2,8 @@
 
 use gpuheal_proto::{
     fleet::v1::{
-        ApplyPolicyRequest, ApplyPolicyResponse, GetPolicyRequest, GetPolicyResponse, PolicyProblem, policy_service_server::PolicyService,
+        ApplyPolicyRequest, ApplyPolicyResponse, GetPolicyRequest, GetPolicyResponse, PolicyProblem,
+        policy_service_server::PolicyService,
     },
     limits,
 };
@@ -53,7 +54,8 @@ impl Fleet {
             return Ok(ApplyPolicyResponse { digest: checked.digest, ..ApplyPolicyResponse::default() });
         }
         let by = format!("user {user}");
-        let applied = policy::policy_apply(&self.pool, &request.yaml, &checked.digest, &by).await.map_err(|error| failed(&error))?;
+        let applied =
+            policy::policy_apply(&self.pool, &request.yaml, &checked.digest, &by).await.map_err(|error| failed(&error))?;
         self.wake.ingested.notify_one();
         Ok(ApplyPolicyResponse {
             revision: applied.revision,

@@ -78,7 +78,6 @@ fn reflection() -> Builder<'static> {
 }
 
 /// Users only, whatever is asked.
-#[expect(clippy::result_large_err, reason = "the signature is tonic's")]
 fn users_only(request: Request<()>) -> Result<Request<()>, Status> {
     identity::user(&request)?;
     Ok(request)

@@ -64,7 +64,6 @@ pub async fn serve(
 }
 
 /// Spokes only, whatever is asked.
-#[expect(clippy::result_large_err, reason = "the signature is tonic's")]
 fn spokes_only(request: Request<()>) -> Result<Request<()>, Status> {
     identity::spoke(&request)?;
     Ok(request)

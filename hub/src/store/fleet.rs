@@ -181,7 +181,12 @@ pub struct Incident {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn incidents(conn: &mut PgConnection, filter: Filter<'_>, before: Option<Before>, most: i64) -> Result<Vec<Incident>, Error> {
+pub async fn incidents(
+    conn: &mut PgConnection,
+    filter: Filter<'_>,
+    before: Option<Before>,
+    most: i64,
+) -> Result<Vec<Incident>, Error> {
     sqlx::query_as(
         "SELECT cluster_id, incident_id, node_uid, node_name, level, state, reason, opened_at, recheck_at, closed_at FROM incidents
          WHERE ($1::text IS NULL OR cluster_id = $1) AND ($2::text IS NULL OR node_name = $2) AND (NOT $3 OR closed_at IS NULL)
@@ -322,7 +327,12 @@ pub struct Command {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn commands(conn: &mut PgConnection, filter: Filter<'_>, before: Option<Before>, most: i64) -> Result<Vec<Command>, Error> {
+pub async fn commands(
+    conn: &mut PgConnection,
+    filter: Filter<'_>,
+    before: Option<Before>,
+    most: i64,
+) -> Result<Vec<Command>, Error> {
     sqlx::query_as(
         "SELECT cluster_id, command_id, node_name, incident_id, action, state, reason, refusal, result_reason, created_at, sent_at,
                 finished_at, plan_rev, policy_revision, steps_asked, steps

@@ -122,7 +122,7 @@ pub async fn signed_store(
     }
     let columns = Columns::of(signed);
     let done = sqlx::query(
-        "UPDATE commands c SET state = 'SIGNED', envelope = s.envelope, envelope_sha256 = s.sha256, key_id = $5, key_epoch = $6,
+        "UPDATE commands c SET state = 'SIGNED', state_at = clock_timestamp(), envelope = s.envelope, envelope_sha256 = s.sha256, key_id = $5, key_epoch = $6,
                 signed_at = clock_timestamp()
          FROM UNNEST($1::text[], $2::uuid[], $3::bytea[], $4::text[]) AS s(cluster_id, command_id, envelope, sha256)
          WHERE c.cluster_id = s.cluster_id AND c.command_id = s.command_id AND c.state = 'PROPOSED' AND c.envelope IS NULL",
@@ -316,6 +316,7 @@ pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Resul
     let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
     sqlx::query(
         "UPDATE commands c SET state = CASE WHEN c.state = 'SIGNED' THEN 'DISPATCHED' ELSE c.state END,
+                state_at = CASE WHEN c.state = 'SIGNED' THEN clock_timestamp() ELSE c.state_at END,
                 sent_at = clock_timestamp(), resend_at = NULL
          FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
          WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id AND c.envelope IS NOT NULL",

@@ -12,7 +12,7 @@ use gpuheal_hub::{
     wake::Wake,
 };
 use gpuheal_proto::{ids::ClusterId, time::Timestamp};
-use sqlx::postgres::PgPoolOptions;
+use sqlx::{PgPool, postgres::PgPoolOptions};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +26,10 @@ pub(crate) struct Hub {
     pub(crate) authority: Authority,
     pub(crate) identity: Arc<tls::Identity>,
     pub(crate) dir: TempDir,
+    pub(crate) pool: PgPool,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) wake: Arc<Wake>,
+    pub(crate) signer: Arc<Signer>,
     stop: CancellationToken,
 }
 
@@ -64,21 +68,36 @@ impl Hub {
     }
 
     pub(crate) async fn start_trusting(authority: Authority, client_cas: &[&str]) -> Self {
+        // Nobody listens there: whoever gets as far as the database is told that it is away.
+        let away =
+            PgPoolOptions::new().acquire_timeout(Duration::from_millis(200)).connect_lazy("postgres://127.0.0.1:1/none").unwrap();
+        Self::start_over(authority, client_cas, away).await
+    }
+
+    /// With a database of its own, to which it and its tests have as many connections as a small hub.
+    pub(crate) async fn start_with_database() -> Self {
+        let pool = PgPoolOptions::new().max_connections(8).connect(&testpg::database().await).await.unwrap();
+        let authority = authority();
+        let own = authority.cert_pem().to_owned();
+        Self::start_over(authority, &[&own], pool).await
+    }
+
+    async fn start_over(authority: Authority, client_cas: &[&str], pool: PgPool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         write_identity(dir.path(), &authority, client_cas);
         let identity = tls::Identity::open(dir.path().to_owned()).unwrap();
         let (stop, wake, registry) = (CancellationToken::new(), Wake::new(), Arc::new(Registry::default()));
-        // Nobody listens there: whoever gets as far as the database is told that it is away.
-        let pool = PgPoolOptions::new().acquire_timeout(Duration::from_millis(200)).connect_lazy("postgres://127.0.0.1:1/none").unwrap();
         let (ingest, _committer) = Ingest::start(pool.clone(), wake.clone(), stop.clone());
-        let board = Arc::new(Board::new(Arc::new(Signer::new(signing_key(dir.path()), 1)), registry.clone()));
-        let service = Link::new(pool.clone(), ingest, wake.clone(), registry, board, "hub-test".into());
-        let (on_link, on_fleet) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let signer = Arc::new(Signer::new(signing_key(dir.path()), 1));
+        let board = Arc::new(Board::new(signer.clone(), registry.clone()));
+        let service = Link::new(pool.clone(), ingest, wake.clone(), registry.clone(), board, "hub-test".into());
+        let (on_link, on_fleet) =
+            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let (link, fleet) = (on_link.local_addr().unwrap(), on_fleet.local_addr().unwrap());
         tokio::spawn(link::serve(service, on_link, identity.clone(), DOMAIN.into(), stop.clone()));
-        let service = fleet::Fleet::new(pool, wake);
+        let service = fleet::Fleet::new(pool.clone(), wake.clone());
         tokio::spawn(fleet::serve(service, on_fleet, identity.clone(), DOMAIN.into(), stop.clone()));
-        Self { link, fleet, authority, identity, dir, stop }
+        Self { link, fleet, authority, identity, dir, pool, registry, wake, signer, stop }
     }
 
     pub(crate) fn issue(&self, leaf: &Leaf) -> Issued {

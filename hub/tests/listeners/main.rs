@@ -1,6 +1,10 @@
-//! The mTLS listeners against clients that lie, over real sockets. No database: nobody here gets as far as one.
+//! The hub's mTLS listeners over real sockets: clients that lie, sessions and deliveries on a real Postgres.
 
 mod attacks;
+mod delivery;
 mod hub;
+mod lists;
+mod replica;
 mod services;
+mod sessions;
 mod transport;

@@ -50,10 +50,9 @@ async fn both_versions_of_reflection_list_what_is_served() {
 #[tokio::test]
 async fn each_service_says_that_it_is_served() {
     let hub = Hub::start().await;
-    for (to, client, names) in [
-        (hub.fleet, hub.user(), SERVICES[..5].to_vec()),
-        (hub.link, hub.spoke("alpha"), vec!["gpuheal.link.v1.LinkService", ""]),
-    ] {
+    for (to, client, names) in
+        [(hub.fleet, hub.user(), SERVICES[..5].to_vec()), (hub.link, hub.spoke("alpha"), vec!["gpuheal.link.v1.LinkService", ""])]
+    {
         let mut health = HealthClient::new(hub.channel(to, Some(&client)));
         for name in names {
             let answer = health.check(HealthCheckRequest { service: name.into() }).await.unwrap().into_inner();

@@ -1,0 +1,183 @@
+//! From a proposed command to the leader's stream, and again when it must be.
+
+use std::collections::BTreeSet;
+
+use gpuheal_hub::{deliver, sign};
+use gpuheal_proto::{
+    command::{Command, CommandState},
+    envelope,
+    link::v1::{self, attach_response::Message},
+};
+use prost::Message as _;
+use uuid::Uuid;
+
+use crate::{
+    hub::Hub,
+    replica::{Replica, hello},
+};
+
+/// An incident with one decision and the command that came of it; deliverable for `deliver_s` seconds.
+async fn propose(hub: &Hub, cluster: &str, number: i64, deliver_s: i32) -> Uuid {
+    let (incident, command) = (Uuid::now_v7(), Uuid::now_v7());
+    let mut tx = hub.pool.begin().await.unwrap();
+    sqlx::query(
+        "INSERT INTO incidents (cluster_id, incident_id, node_uid, node_name, level, state, state_at, reason, decision_no, opened_at, changed_at)
+         VALUES ($1, $2, 'uid-' || $3, 'node-' || $3, 'P0', 'quarantining', now(), 'xid 79', 1, now(), now())",
+    )
+    .bind(cluster)
+    .bind(incident)
+    .bind(number.to_string())
+    .execute(&mut *tx)
+    .await
+    .unwrap();
+    sqlx::query(
+        "INSERT INTO decisions (cluster_id, incident_id, decision_no, outcome, reason, level, state_after, policy_revision, policy_digest, decided_at)
+         VALUES ($1, $2, 1, 'act', 'xid 79', 'P0', 'quarantining', 1, 'd', now())",
+    )
+    .bind(cluster)
+    .bind(incident)
+    .execute(&mut *tx)
+    .await
+    .unwrap();
+    sqlx::query(
+        "INSERT INTO commands (cluster_id, command_id, incident_id, decision_no, idempotency_key, action, node_uid, node_name, level, reason,
+             policy_revision, policy_digest, steps_asked, cmd_seq, plan_rev, hub_term, created_at, deliver_by, start_by, finish_by, expires_at)
+         VALUES ($1, $2, $3, 1, $2::text, 'mark', 'uid-' || $4, 'node-' || $4, 'P0', 'xid 79', 1, 'd',
+             '[{\"step\":\"mark\",\"label\":true,\"taint\":true,\"cordon\":false}]', $4::bigint, 1, 1, now(), now() + $5 * interval '1 second',
+             now() + interval '5 minutes', now() + interval '45 minutes', now() + interval '50 minutes')",
+    )
+    .bind(cluster)
+    .bind(command)
+    .bind(incident)
+    .bind(number.to_string())
+    .bind(deliver_s)
+    .execute(&mut *tx)
+    .await
+    .unwrap();
+    tx.commit().await.unwrap();
+    command
+}
+
+fn stages(hub: &Hub) -> (sign::Stage, deliver::Stage) {
+    let signing = sign::Stage { pool: hub.pool.clone(), signer: hub.signer.clone(), wake: hub.wake.clone() };
+    (signing, deliver::Stage { pool: hub.pool.clone(), registry: hub.registry.clone(), wake: hub.wake.clone() })
+}
+
+async fn state(hub: &Hub, command: Uuid) -> CommandState {
+    let state: String =
+        sqlx::query_scalar("SELECT state FROM commands WHERE command_id = $1").bind(command).fetch_one(&hub.pool).await.unwrap();
+    CommandState::parse(&state).unwrap()
+}
+
+async fn attach(hub: &Hub, replica: &str, lease: Option<u64>) -> Replica {
+    Replica::attach(hub, hello("alpha", replica, lease)).await.unwrap_or_else(|r| panic!("{r:?}")).0
+}
+
+#[tokio::test]
+async fn a_command_is_signed_once_and_put_on_the_leaders_stream_once() {
+    let hub = Hub::start_with_database().await;
+    let (mut leader, _standby) = (attach(&hub, "r0", Some(2)).await, attach(&hub, "r1", None).await);
+    let id = propose(&hub, "alpha", 1, 60).await;
+    let (signing, delivering) = stages(&hub);
+    assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 1);
+    assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 0, "nothing is left to sign");
+    assert_eq!(state(&hub, id).await, CommandState::Signed);
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(state(&hub, id).await, CommandState::Dispatched);
+    assert_eq!(delivering.round().await.unwrap(), 0, "nothing is sent twice within a session");
+    let bytes = leader.command().await;
+    let body = v1::CommandBody::decode(envelope::parse(&bytes).unwrap().payload).unwrap();
+    assert_eq!(Command::try_from(body).unwrap().id.uuid(), id);
+}
+
+#[tokio::test]
+async fn a_new_leader_gets_the_very_same_bytes() {
+    let hub = Hub::start_with_database().await;
+    let mut first = attach(&hub, "r0", Some(2)).await;
+    propose(&hub, "alpha", 1, 60).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    delivering.round().await.unwrap();
+    let bytes = first.command().await;
+    let mut second = attach(&hub, "r1", Some(3)).await;
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(second.command().await, bytes);
+    let stored: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&hub.pool).await.unwrap();
+    assert_eq!(stored, bytes);
+}
+
+#[tokio::test]
+async fn after_a_not_now_the_same_bytes_go_out_again_and_not_before_their_time() {
+    let hub = Hub::start_with_database().await;
+    let mut leader = attach(&hub, "r0", Some(2)).await;
+    propose(&hub, "alpha", 1, 60).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    delivering.round().await.unwrap();
+    let bytes = leader.command().await;
+    sqlx::query("UPDATE commands SET resend_at = now() + interval '1 hour'").execute(&hub.pool).await.unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 0);
+    sqlx::query("UPDATE commands SET resend_at = now()").execute(&hub.pool).await.unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(leader.command().await, bytes);
+}
+
+#[tokio::test]
+async fn standbys_outranked_leaders_and_late_commands_get_nothing() {
+    let hub = Hub::start_with_database().await;
+    let (signing, delivering) = stages(&hub);
+    propose(&hub, "alpha", 1, 60).await;
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    let _standby = attach(&hub, "r0", None).await;
+    assert_eq!(delivering.round().await.unwrap(), 0, "a standby gets no command");
+    let _leader = attach(&hub, "r1", Some(2)).await;
+    sqlx::query(
+        "INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, lease_transitions) VALUES ('alpha', 'r2', 'b', 'other hub', 3)",
+    )
+    .execute(&hub.pool)
+    .await
+    .unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 0, "another hub holds the session that proves more");
+    sqlx::query("DELETE FROM sessions WHERE replica_id = 'r2'").execute(&hub.pool).await.unwrap();
+    sqlx::query("UPDATE commands SET deliver_by = created_at").execute(&hub.pool).await.unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 0, "its time is over");
+}
+
+#[tokio::test]
+async fn what_is_called_off_is_never_sent_and_its_cancellation_is() {
+    let hub = Hub::start_with_database().await;
+    let mut leader = attach(&hub, "r0", Some(2)).await;
+    let id = propose(&hub, "alpha", 1, 60).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    sqlx::query("UPDATE commands SET cancel_asked_at = now(), cancel_reason = 'stop'").execute(&hub.pool).await.unwrap();
+    assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 1);
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    let cancel = leader.next_of(|message| match message {
+        Message::Cancel(cancel) => Some(cancel.envelope.to_vec()),
+        Message::Command(_) => panic!("a command that was called off was sent"),
+        _ => None,
+    });
+    let cancel = envelope::parse(&cancel.await.unwrap()).unwrap();
+    assert_eq!(cancel.payload_type, envelope::CANCEL_TYPE);
+    assert_eq!(v1::CancelBody::decode(cancel.payload).unwrap().command_id, id.to_string());
+    assert_eq!(delivering.round().await.unwrap(), 0, "once per session");
+}
+
+#[tokio::test]
+async fn two_signers_at_once_make_one_envelope_each_command() {
+    let hub = Hub::start_with_database().await;
+    for number in 1..=40 {
+        propose(&hub, "alpha", number, 60).await;
+    }
+    let (signing, _) = stages(&hub);
+    let rounds = (0..4).map(|_| {
+        let signing = signing.clone();
+        tokio::spawn(async move { signing.round(&mut BTreeSet::new()).await.unwrap() })
+    });
+    let mut signed = 0;
+    for round in rounds.collect::<Vec<_>>() {
+        signed += round.await.unwrap();
+    }
+    assert_eq!(signed, 40);
+}

@@ -1,0 +1,90 @@
+//! What tools read through the fleet API, page by page.
+
+use gpuheal_proto::fleet::v1::{
+    ApplyPolicyRequest, GetPolicyRequest, ListClustersRequest, ListCommandsRequest, ListEntriesRequest, ListIncidentsRequest,
+    ListNodesRequest, VerifyChainRequest, audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
+    command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
+    policy_service_client::PolicyServiceClient,
+};
+use tonic::Code;
+
+use crate::{
+    hub::Hub,
+    replica::{Replica, hello},
+};
+
+#[tokio::test]
+async fn pages_of_clusters_hold_each_once_and_say_who_leads() {
+    let hub = Hub::start_with_database().await;
+    let mut replicas = vec![];
+    for id in ["alpha", "beta", "gamma"] {
+        let attached = Replica::attach(&hub, hello(id, "r0", (id == "beta").then_some(4))).await;
+        replicas.push(attached.unwrap_or_else(|r| panic!("{r:?}")));
+    }
+    let mut client = ClusterServiceClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    let (mut ids, mut page_token) = (vec![], String::new());
+    loop {
+        let page = client.list_clusters(ListClustersRequest { page_size: 2, page_token }).await.unwrap().into_inner();
+        for cluster in page.clusters {
+            assert_eq!(cluster.connected, cluster.cluster_id == "beta");
+            assert_eq!(cluster.leader_replica, if cluster.connected { "r0" } else { "" });
+            assert_eq!(cluster.replicas_attached, 1);
+            ids.push(cluster.cluster_id);
+        }
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(ids, ["alpha", "beta", "gamma"]);
+}
+
+#[tokio::test]
+async fn an_empty_fleet_has_empty_lists_and_a_whole_chain() {
+    let hub = Hub::start_with_database().await;
+    let channel = hub.channel(hub.fleet, Some(&hub.user()));
+    let nodes = ClusterServiceClient::new(channel.clone()).list_nodes(ListNodesRequest::default()).await.unwrap().into_inner();
+    assert!(nodes.nodes.is_empty() && nodes.next_page_token.is_empty());
+    let incidents = IncidentServiceClient::new(channel.clone()).list_incidents(ListIncidentsRequest::default()).await.unwrap();
+    assert!(incidents.into_inner().incidents.is_empty());
+    let commands = CommandServiceClient::new(channel.clone()).list_commands(ListCommandsRequest::default()).await.unwrap();
+    assert!(commands.into_inner().commands.is_empty());
+    let mut audit = AuditServiceClient::new(channel);
+    let chain = audit.verify_chain(VerifyChainRequest { cluster_id: "alpha".into() }).await.unwrap().into_inner();
+    assert!(chain.intact, "{chain:?}");
+    assert!(audit.list_entries(ListEntriesRequest::default()).await.unwrap().into_inner().entries.is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_with_the_fields_name() {
+    let hub = Hub::start_with_database().await;
+    let mut client = ClusterServiceClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    let bad = ListNodesRequest { cluster_id: "NOT AN ID".into(), ..ListNodesRequest::default() };
+    let refused = client.list_nodes(bad).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().starts_with("cluster_id"), "{}", refused.message());
+    let bad = ListNodesRequest { page_token: "x".into(), ..ListNodesRequest::default() };
+    let refused = client.list_nodes(bad).await.unwrap_err();
+    assert!(refused.message().starts_with("page_token"), "{}", refused.message());
+}
+
+#[tokio::test]
+async fn a_policy_is_kept_as_it_was_written_and_a_broken_one_not_at_all() {
+    let hub = Hub::start_with_database().await;
+    let mut client = PolicyServiceClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    assert_eq!(client.get_policy(GetPolicyRequest::default()).await.unwrap_err().code(), Code::NotFound);
+    let broken = ApplyPolicyRequest { yaml: "cooldown: soon\nsurprise: 1\n".into(), ..ApplyPolicyRequest::default() };
+    let answer = client.apply_policy(broken).await.unwrap().into_inner();
+    assert_eq!(answer.revision, 0);
+    assert!(answer.problems.len() >= 2 && answer.problems.iter().all(|problem| problem.line > 0), "{:?}", answer.problems);
+    let yaml = "# ours\ncooldown: 20m\nalertLevel: P0\n";
+    let dry = ApplyPolicyRequest { yaml: yaml.into(), dry_run: true, ..ApplyPolicyRequest::default() };
+    let answer = client.apply_policy(dry.clone()).await.unwrap().into_inner();
+    assert!(answer.problems.is_empty() && answer.revision == 0, "{answer:?}");
+    let answer = client.apply_policy(ApplyPolicyRequest { dry_run: false, ..dry.clone() }).await.unwrap().into_inner();
+    assert_eq!((answer.revision, answer.unchanged), (1, false));
+    let again = client.apply_policy(ApplyPolicyRequest { dry_run: false, ..dry }).await.unwrap().into_inner();
+    assert_eq!((again.revision, again.unchanged), (1, true));
+    let kept = client.get_policy(GetPolicyRequest::default()).await.unwrap().into_inner();
+    assert_eq!((kept.yaml.as_str(), kept.applied_by.as_str()), (yaml, "user erin"));
+}

@@ -1,0 +1,77 @@
+//! A spoke replica as far as the link sees one.
+
+use std::time::Duration;
+
+use gpuheal_proto::link::v1::{
+    AttachRequest, AttachResponse, Hello, JournalHead, Reject, Welcome, attach_request, attach_response::Message,
+    link_service_client::LinkServiceClient,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use crate::hub::Hub;
+
+/// Longer than anything here takes on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Replica {
+    up: mpsc::Sender<AttachRequest>,
+    down: Streaming<AttachResponse>,
+}
+
+pub(crate) fn hello(cluster: &str, replica: &str, lease: Option<u64>) -> Hello {
+    Hello {
+        cluster_id: cluster.into(),
+        kube_system_uid: format!("uid-of-{cluster}"),
+        replica_id: replica.into(),
+        boot_id: "boot".into(),
+        version: "0.1.0".into(),
+        journals: vec![JournalHead { stream_id: format!("stream-of-{replica}"), next_seq: 1 }],
+        lease_transitions: lease,
+        ..Hello::default()
+    }
+}
+
+impl Replica {
+    /// Sends the Hello and takes the answer.
+    pub(crate) async fn attach(hub: &Hub, hello: Hello) -> Result<(Self, Welcome), Reject> {
+        let channel = hub.channel(hub.link, Some(&hub.spoke(&hello.cluster_id)));
+        let (up, messages) = mpsc::channel(16);
+        up.send(AttachRequest { message: Some(attach_request::Message::Hello(hello)) }).await.unwrap();
+        let down = LinkServiceClient::new(channel).attach(ReceiverStream::new(messages)).await.unwrap().into_inner();
+        let mut replica = Self { up, down };
+        match replica.next().await.expect("the first answer") {
+            Message::Welcome(welcome) => Ok((replica, welcome)),
+            Message::Reject(reject) => Err(reject),
+            other => panic!("neither welcome nor reject: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn send(&self, message: attach_request::Message) {
+        self.up.send(AttachRequest { message: Some(message) }).await.unwrap();
+    }
+
+    /// The next message down; nothing when the stream has ended.
+    pub(crate) async fn next(&mut self) -> Option<Message> {
+        let next = tokio::time::timeout(PATIENCE, self.down.message()).await.expect("a message or the end within 20 s");
+        next.ok().flatten().map(|response| response.message.expect("a message of a kind that we know"))
+    }
+
+    /// The next message down that `pick` wants; others are passed over.
+    pub(crate) async fn next_of<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> Option<T> {
+        while let Some(message) = self.next().await {
+            if let Some(picked) = pick(message) {
+                return Some(picked);
+            }
+        }
+        None
+    }
+
+    /// The bytes of the next command.
+    pub(crate) async fn command(&mut self) -> Vec<u8> {
+        let command =
+            self.next_of(|message| if let Message::Command(command) = message { Some(command.envelope.to_vec()) } else { None });
+        command.await.expect("a command before the stream ends")
+    }
+}

@@ -1,0 +1,128 @@
+//! Attaching, being taken over, and what the next session starts from.
+
+use gpuheal_hub::link::Seen;
+use gpuheal_proto::{
+    fault::{FaultClass, NodeRef},
+    ids::{FaultKey, NodeName, NodeUid},
+    link::v1::{self, Heartbeat, RejectCode, attach_request::Message as Up, attach_response::Message},
+};
+
+use crate::{
+    hub::{Hub, cluster, now},
+    replica::{Replica, hello},
+};
+
+async fn goaway(replica: &mut Replica) -> String {
+    let goaway = replica.next_of(|message| if let Message::Goaway(goaway) = message { Some(goaway.reason) } else { None });
+    goaway.await.expect("a goaway before the stream ends")
+}
+
+fn fault(id: &str) -> v1::Fault {
+    let (name, uid) = (NodeName::parse("node-1").unwrap(), NodeUid::parse("node-uid-1").unwrap());
+    let key = FaultKey::derive(&cluster(id), &uid, None, FaultClass::Driver.as_str(), "probe");
+    v1::Fault {
+        fault_key: key.to_string(),
+        node: Some((&NodeRef { name, uid, boot_id: "b".into() }).into()),
+        class: v1::FaultClass::Driver.into(),
+        code: "probe".into(),
+        onset: v1::Onset::Edge.into(),
+        witness: v1::Witness::NodeCondition.into(),
+        observed_unix_ms: now().unix_ms(),
+        source: "test".into(),
+        ..v1::Fault::default()
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_attaches_again_takes_over_from_its_own_older_session() {
+    let hub = Hub::start_with_database().await;
+    let (mut first, welcome) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!((welcome.session_generation, welcome.hub_term), (1, 1));
+    assert!(welcome.server_time_unix_ms > 0 && welcome.credit > 0);
+    let (_second, welcome) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(welcome.session_generation, 2);
+    assert_eq!(goaway(&mut first).await, "attached again");
+    assert!(first.next().await.is_none(), "its stream is over");
+}
+
+#[tokio::test]
+async fn another_kube_system_uid_under_the_same_id_is_a_foreigner() {
+    let hub = Hub::start_with_database().await;
+    let _first = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let clone = v1::Hello { kube_system_uid: "another".into(), ..hello("alpha", "r1", None) };
+    let reject = Replica::attach(&hub, clone).await.err().expect("a reject");
+    assert_eq!(reject.code(), RejectCode::Foreign);
+    let sessions: i64 = sqlx::query_scalar("SELECT count(*) FROM sessions").fetch_one(&hub.pool).await.unwrap();
+    assert_eq!(sessions, 1, "the clone left no session");
+}
+
+#[tokio::test]
+async fn the_next_session_resumes_after_what_was_acked() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, welcome) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(welcome.resume[0].from_seq, 1);
+    let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault("alpha"), fault("alpha")] };
+    replica.send(Up::FaultBatch(batch)).await;
+    let ack = replica.next_of(|message| if let Message::FaultAck(ack) = message { Some(ack) } else { None }).await.unwrap();
+    assert_eq!(ack.persisted_upto, 2);
+    let (_again, welcome) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(welcome.resume[0].from_seq, 3);
+}
+
+#[tokio::test]
+async fn a_batch_over_its_limit_ends_the_session_and_nothing_of_it_is_kept() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault("alpha"); 257] };
+    replica.send(Up::FaultBatch(batch)).await;
+    assert!(goaway(&mut replica).await.contains("over its limit"));
+    let faults: i64 = sqlx::query_scalar("SELECT count(*) FROM faults").fetch_one(&hub.pool).await.unwrap();
+    assert_eq!(faults, 0);
+}
+
+#[tokio::test]
+async fn a_session_that_another_hub_took_over_ends_at_the_next_sign_of_life() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let seen = Seen { pool: hub.pool.clone(), registry: hub.registry.clone() };
+    seen.round().await.unwrap();
+    sqlx::query("UPDATE sessions SET session_generation = session_generation + 1, hub_id = 'other'")
+        .execute(&hub.pool)
+        .await
+        .unwrap();
+    seen.round().await.unwrap();
+    assert!(goaway(&mut replica).await.contains("another hub"));
+}
+
+#[tokio::test]
+async fn a_cluster_that_has_seen_a_later_database_raises_the_term() {
+    let hub = Hub::start_with_database().await;
+    let seen = v1::Hello { hub_term_seen: 7, cmd_seq_seen: 40, ..hello("alpha", "r0", None) };
+    let (mut replica, welcome) = Replica::attach(&hub, seen.clone()).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(welcome.hub_term, 8);
+    let resync = replica.next_of(|message| if let Message::Resync(resync) = message { Some(resync) } else { None }).await.unwrap();
+    assert!(resync.snapshot && resync.standing_faults && resync.open_commands);
+    let (_again, welcome) = Replica::attach(&hub, seen).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(welcome.hub_term, 8, "once is enough");
+}
+
+#[tokio::test]
+async fn leadership_is_what_the_last_heartbeat_proved() {
+    let hub = Hub::start_with_database().await;
+    let (replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert!(hub.registry.leading().is_empty());
+    for lease in [Some(3), None] {
+        replica.send(Up::Heartbeat(Heartbeat { n: 1, lease_transitions: lease, ..Heartbeat::default() })).await;
+        let shown = async {
+            loop {
+                let row: Option<i64> =
+                    sqlx::query_scalar("SELECT lease_transitions FROM sessions").fetch_one(&hub.pool).await.unwrap();
+                if row == lease.map(u64::cast_signed) && hub.registry.leading().len() == usize::from(lease.is_some()) {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), shown).await.expect("the proof is noted");
+    }
+}
