@@ -41,7 +41,7 @@ impl Classified {
 /// The level of `fault`. `ruled` is the level that a rule of the policy gives it here, with the rule's name.
 #[must_use]
 pub fn classify(fault: &KnownFault, settings: &Settings, ruled: Option<(&str, Level)>) -> Classified {
-    let shipped = shipped(fault, settings);
+    let shipped = shipped(fault);
     let own = settings
         .levels
         .get(&format!("{}/{}", fault.class, fault.code))
@@ -80,13 +80,13 @@ fn counted(fault: &KnownFault, settings: &Settings, user_app: bool) -> Option<Cl
 /// The rule's name when an Xid's count alone gave the level.
 pub const XID_COUNT: &str = "xid count";
 
-fn shipped(fault: &KnownFault, settings: &Settings) -> Classified {
-    let _ = settings;
+fn shipped(fault: &KnownFault) -> Classified {
     match fault.class {
         FaultClass::Xid => xid(fault),
         FaultClass::Ecc => Classified::new(Level::P0, "ecc", "uncorrectable memory error"),
+        // The row is out of use already and the job goes on: a reset can wait for the node's next pause.
         FaultClass::RowRemap if fault.code.contains("pending") => {
-            Classified::new(Level::P1, "row remap", "a row remap is pending until the GPU is reset")
+            Classified::new(Level::P2, "row remap", "a row remap takes effect with the next reset").told()
         }
         FaultClass::RowRemap => Classified::new(Level::P0, "row remap", "row remapping failed"),
         FaultClass::GpuLost => Classified::new(Level::P0, "gpu lost", "the GPU is no longer there"),
