@@ -136,6 +136,7 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_gpus_natural CHECK (gpus_capacity >= 0 AND gpus_allocatable >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX nodes_one_per_name ON nodes (cluster_id, node_name) WHERE gone_at IS NULL;
+CREATE INDEX nodes_with_gpus ON nodes (cluster_id) WHERE gone_at IS NULL AND gpus_capacity > 0;
 COMMENT ON TABLE nodes IS 'GPU nodes as their cluster last showed them';
 COMMENT ON COLUMN nodes.cluster_id IS 'Their cluster';
 COMMENT ON COLUMN nodes.node_uid IS 'metadata.uid: another machine under an old name has another one';

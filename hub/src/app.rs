@@ -117,7 +117,8 @@ impl Hub {
             stages.spawn(file.watch(pool.clone(), wake.clone(), back.clone()));
         }
 
-        let (at_link, at_fleet, at_http) = (bind(args.listen_link).await?, bind(args.listen_fleet).await?, bind(args.listen_http).await?);
+        let (at_link, at_fleet, at_http) =
+            (bind(args.listen_link).await?, bind(args.listen_fleet).await?, bind(args.listen_http).await?);
         let bound = ready::Bound { link: at_link.local_addr()?, fleet: at_fleet.local_addr()?, http: at_http.local_addr()? };
         let mut listeners = JoinSet::new();
         let service = Link::new(pool, ingest, wake.clone(), registry, board, hub_id);
@@ -125,7 +126,9 @@ impl Hub {
         listeners.spawn(async move { link::serve(service, at_link, id, domain, stop).await.context("the link's listener failed") });
         let (domain, stop) = (args.trust_domain.clone(), front.clone());
         let service = fleet::Fleet::new(fleet_pool, wake);
-        listeners.spawn(async move { fleet::serve(service, at_fleet, identity, domain, stop).await.context("the fleet API's listener failed") });
+        listeners.spawn(async move {
+            fleet::serve(service, at_fleet, identity, domain, stop).await.context("the fleet API's listener failed")
+        });
         let stop = front.clone();
         listeners.spawn(async move { http::serve(at_http, checks, stop).await.context("the HTTP listener failed") });
         bound.tell(args.ready_file.as_deref())?;

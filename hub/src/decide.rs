@@ -10,10 +10,10 @@ mod process;
 mod wire;
 mod worker;
 
-pub use policies::policy_in_force;
 pub use explain::{Explained, Subject, explain_subject};
+pub use policies::policy_in_force;
 pub use process::{Answer, ManualRequest, Outcome, process};
-pub use wire::{explain, process_from_spoke, process_by_user};
+pub use wire::{explain, process_by_user, process_from_spoke};
 pub use worker::{WORKERS, run, step};
 
 use crate::store;

@@ -75,7 +75,8 @@ impl Ingest {
         }
         let stream = StreamId::parse(&batch.stream_id)?;
         let (answer, answered) = oneshot::channel();
-        let submission = Submission { from: from.into(), stream, first_seq: batch.first_seq, faults: batch.faults, gap: None, answer };
+        let submission =
+            Submission { from: from.into(), stream, first_seq: batch.first_seq, faults: batch.faults, gap: None, answer };
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
         answered.await.map_err(|_| Error::Stopping)?
     }
@@ -90,7 +91,8 @@ impl Ingest {
         }
         let stream = StreamId::parse(&gap.stream_id)?;
         let (answer, answered) = oneshot::channel();
-        let submission = Submission { from: from.into(), stream, first_seq: gap.from_seq, faults: Vec::new(), gap: Some(gap), answer };
+        let submission =
+            Submission { from: from.into(), stream, first_seq: gap.from_seq, faults: Vec::new(), gap: Some(gap), answer };
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
         answered.await.map_err(|_| Error::Stopping)?
     }

@@ -13,11 +13,7 @@ use gpuheal_proto::limits::POLICY_BYTES_MAX;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    http::Check,
-    store::policy::policy_apply,
-    wake::Wake,
-};
+use crate::{http::Check, store::policy::policy_apply, wake::Wake};
 
 /// How often the file is looked at. A mounted ConfigMap takes a minute to arrive; a person who edits waits for a second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -25,7 +25,9 @@ impl Bound {
         let Some(file) = file else { return Ok(()) };
         let text = json!({"link": link.to_string(), "fleet": fleet.to_string(), "http": http.to_string()}).to_string();
         let partial = file.with_extension("partial");
-        fs::write(&partial, text).and_then(|()| fs::rename(&partial, file)).with_context(|| format!("cannot write {}", file.display()))
+        fs::write(&partial, text)
+            .and_then(|()| fs::rename(&partial, file))
+            .with_context(|| format!("cannot write {}", file.display()))
     }
 }
 

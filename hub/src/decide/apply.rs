@@ -60,9 +60,12 @@ pub(super) async fn node(
             hold_insert(conn, cluster, &node.uid, incident, Some(allowed), now).await?;
         }
         (BudgetOp::HoldFound, Some(incident)) => hold_insert(conn, cluster, &node.uid, incident, None, now).await?,
-        (BudgetOp::Hold { .. } | BudgetOp::HoldFound, None) => return Err(senseless(snapshot, "a place in the budgets without an incident")),
+        (BudgetOp::Hold { .. } | BudgetOp::HoldFound, None) => {
+            return Err(senseless(snapshot, "a place in the budgets without an incident"));
+        }
     }
-    cooldown_apply(conn, cluster, &node.uid, incident.or(snapshot.cooldown.map(|row| row.incident)), decision.cooldown, now).await?;
+    cooldown_apply(conn, cluster, &node.uid, incident.or(snapshot.cooldown.map(|row| row.incident)), decision.cooldown, now)
+        .await?;
     for command in &decision.commands {
         let Some(change) = decision.incident.as_ref().filter(|change| change.changed || change.opens) else {
             return Err(senseless(snapshot, "a command without a decision of its own"));

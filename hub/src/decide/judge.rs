@@ -50,7 +50,12 @@ impl Bench {
     }
 
     /// One node's story, as a decision would see it now.
-    pub(super) async fn snapshot(&mut self, conn: &mut PgConnection, node: &NodeUid, request: Option<Request>) -> Result<Option<Snapshot>, Error> {
+    pub(super) async fn snapshot(
+        &mut self,
+        conn: &mut PgConnection,
+        node: &NodeUid,
+        request: Option<Request>,
+    ) -> Result<Option<Snapshot>, Error> {
         if self.guarded {
             surroundings_refresh(conn, &mut self.around, &self.policy, self.now).await?;
         }
@@ -59,8 +64,13 @@ impl Bench {
     }
 
     /// Judges a node whose lock is held and writes what follows, but for what must come last in every transaction.
-    pub(super) async fn judge(&mut self, conn: &mut PgConnection, node: &NodeUid, request: Option<Request>) -> Result<Option<Decision>, Error> {
-        let Some(mut snapshot) = self.snapshot(conn, node, request.clone()).await? else {
+    pub(super) async fn judge(
+        &mut self,
+        conn: &mut PgConnection,
+        node: &NodeUid,
+        request: Option<Request>,
+    ) -> Result<Option<Decision>, Error> {
+        let Some(mut snapshot) = self.snapshot(conn, node, request).await? else {
             judgement_done(conn, &self.cluster, node, None).await?;
             return Ok(None);
         };
@@ -68,8 +78,8 @@ impl Bench {
         if !self.guarded && needs_guards(&decision) {
             guards_lock(conn, &self.cluster, &self.policy.settings.rates, self.now).await?;
             self.guarded = true;
-            let Some(again) = self.snapshot(conn, node, request).await? else { return Ok(None) };
-            snapshot = again;
+            surroundings_refresh(conn, &mut self.around, &self.policy, self.now).await?;
+            self.around.retell(&mut snapshot);
             decision = self.decide(&snapshot)?;
         }
         apply::node(conn, &snapshot, &decision, &self.policy, self.now, &mut self.written).await?;

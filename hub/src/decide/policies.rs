@@ -6,29 +6,26 @@ use gpuheal_hub_core::policy::Policy;
 use sqlx::PgConnection;
 
 use super::Error;
-use crate::store::policy::policy_load;
+use crate::store::policy::{policy_head, policy_load};
 
-/// The last one parsed. What a text says never changes, so that it may serve every pool of the process.
-static LAST: Mutex<Option<(String, Arc<Policy>)>> = Mutex::new(None);
+/// The last one parsed. A digest names what a policy says, so that one may serve every pool of the process.
+static LAST: Mutex<Option<Arc<Policy>>> = Mutex::new(None);
 
 /// The policy in force; one that only observes when there is none.
 ///
 /// # Errors
 /// When the database fails, or the stored policy cannot be read: then nothing is decided.
 pub(super) async fn in_force(conn: &mut PgConnection) -> Result<Arc<Policy>, Error> {
-    let Some(stored) = policy_load(conn, None).await? else { return Ok(Arc::new(Policy::observing())) };
-    let revision = stored.revision();
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((yaml, policy)) = &*last
-        && policy.revision == revision
-        && *yaml == stored.yaml
-    {
-        return Ok(policy.clone());
+    let Some((revision, digest)) = policy_head(conn).await? else { return Ok(Arc::new(Policy::observing())) };
+    let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(policy) = last.filter(|policy| policy.revision == revision && policy.digest == digest) {
+        return Ok(policy);
     }
+    let Some(stored) = policy_load(conn, Some(revision)).await? else { return Ok(Arc::new(Policy::observing())) };
     let policy = Policy::parse(&stored.yaml)
         .map_err(|problems| Error::Policy { revision, first: problems.first().map(ToString::to_string).unwrap_or_default() })?;
     let policy = Arc::new(policy.with_revision(revision));
-    *last = Some((stored.yaml, policy.clone()));
+    *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some(policy.clone());
     Ok(policy)
 }
 

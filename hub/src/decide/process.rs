@@ -149,7 +149,9 @@ fn answer(outcome: Option<RequestOutcome>) -> (&'static str, Answer) {
         Some(RequestOutcome::Accepted { command }) => {
             ("accepted", Answer { outcome: Outcome::Accepted, command: Some(command), reason: String::new() })
         }
-        Some(RequestOutcome::AlreadyDone { command, reason }) => ("already_done", Answer { outcome: Outcome::Repeated, command, reason }),
+        Some(RequestOutcome::AlreadyDone { command, reason }) => {
+            ("already_done", Answer { outcome: Outcome::Repeated, command, reason })
+        }
         Some(RequestOutcome::Blocked { reason }) => ("blocked", Answer { outcome: Outcome::Blocked, command: None, reason }),
         None => {
             let reason = "nothing could be decided about this node".to_owned();

@@ -65,7 +65,8 @@ pub async fn process_from_spoke(pool: &PgPool, cluster: &ClusterId, request: lin
 /// # Errors
 /// When the database fails, or the cluster's id is none.
 pub async fn process_by_user(pool: &PgPool, user: &str, request: fleet::ProcessRequest) -> Result<fleet::ProcessResponse, Error> {
-    let cluster = ClusterId::parse(&request.cluster_id).map_err(|error| Error::Invalid { field: "cluster_id", why: error.to_string() })?;
+    let cluster =
+        ClusterId::parse(&request.cluster_id).map_err(|error| Error::Invalid { field: "cluster_id", why: error.to_string() })?;
     let answer = match Action::parse(&request.action) {
         Some(action) => {
             let manual = ManualRequest {
@@ -103,24 +104,27 @@ fn unknown_action() -> Answer {
 ///
 /// # Errors
 /// When the subject is not known or cannot be read, or the database fails.
-pub async fn explain(pool: &PgPool, request: fleet::ExplainRequest) -> Result<fleet::ExplainResponse, Error> {
+pub async fn explain(pool: &PgPool, request: fleet::ExplainRequest) -> Result<fleet::ExplainResponse, tonic::Status> {
     let explained = explain_subject(pool, &subject(&request)?).await?;
     Ok(response(&explained))
 }
 
 fn subject(request: &fleet::ExplainRequest) -> Result<Subject, Error> {
     if !request.incident_id.is_empty() {
-        let id = IncidentId::parse(&request.incident_id).map_err(|error| Error::Invalid { field: "incident_id", why: error.to_string() })?;
+        let id = IncidentId::parse(&request.incident_id)
+            .map_err(|error| Error::Invalid { field: "incident_id", why: error.to_string() })?;
         return Ok(Subject::Incident(id));
     }
     if !request.fault_key.is_empty() {
-        let key = FaultKey::parse(&request.fault_key).map_err(|error| Error::Invalid { field: "fault_key", why: error.to_string() })?;
+        let key =
+            FaultKey::parse(&request.fault_key).map_err(|error| Error::Invalid { field: "fault_key", why: error.to_string() })?;
         return Ok(Subject::Fault(key));
     }
     if request.node.is_empty() {
         return Err(Error::Invalid { field: "node", why: "name a node, an incident or a fault".to_owned() });
     }
-    let cluster = ClusterId::parse(&request.cluster_id).map_err(|error| Error::Invalid { field: "cluster_id", why: error.to_string() })?;
+    let cluster =
+        ClusterId::parse(&request.cluster_id).map_err(|error| Error::Invalid { field: "cluster_id", why: error.to_string() })?;
     Ok(Subject::Node(cluster, request.node.clone()))
 }
 
@@ -128,7 +132,10 @@ fn response(explained: &Explained) -> fleet::ExplainResponse {
     let (snapshot, decision) = (&explained.snapshot, &explained.explanation.decision);
     let change = decision.incident.as_ref();
     let incident = change.map(|change| change.id).or(snapshot.incident.as_ref().map(|incident| incident.id));
-    let steps = decision.commands.iter().flat_map(|command| command.steps.iter().map(|step| format!("{}: {}", command.action, step.name())));
+    let steps = decision
+        .commands
+        .iter()
+        .flat_map(|command| command.steps.iter().map(|step| format!("{}: {}", command.action, step.name())));
     fleet::ExplainResponse {
         cluster_id: snapshot.cluster.id.to_string(),
         node: snapshot.node.reference.name.to_string(),
@@ -165,7 +172,11 @@ fn summary(fault: &KnownFault, verdicts: &[Verdict]) -> fleet::FaultSummary {
         gpu_slot: gpu.and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string).unwrap_or_default(),
         gpu_uuid: gpu.and_then(|gpu| gpu.uuid.as_ref()).map(ToString::to_string).unwrap_or_default(),
         episode: fault.episode,
-        level: verdicts.iter().find(|verdict| verdict.key == fault.key).map(|verdict| verdict.level.to_string()).unwrap_or_default(),
+        level: verdicts
+            .iter()
+            .find(|verdict| verdict.key == fault.key)
+            .map(|verdict| verdict.level.to_string())
+            .unwrap_or_default(),
         witnesses: fault.witnesses.iter().map(|seen| seen.kind.to_string()).collect(),
         onset: if edge { Onset::Edge } else { Onset::Standing }.to_string(),
         first_unix_ms: fault.first_at.unix_ms(),

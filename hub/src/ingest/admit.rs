@@ -153,7 +153,12 @@ fn merge(into: &mut Witnesses, later: Witnesses) {
                 into.insert(kind, seen);
             }
             Some(before) => {
-                *before = Seen { first_at: before.first_at, onset: before.onset.max(seen.onset), count: before.count.max(seen.count), ..seen };
+                *before = Seen {
+                    first_at: before.first_at,
+                    onset: before.onset.max(seen.onset),
+                    count: before.count.max(seen.count),
+                    ..seen
+                };
             }
         }
     }
@@ -229,14 +234,22 @@ mod tests {
         assert_eq!(edge.admit(Some(&known(false, EvidenceState::Clear)), at(200)), Admission::Gains, "not settled");
         assert_eq!(edge.admit(Some(&known(true, EvidenceState::Seen)), at(200)), Admission::Opens { episode: 2 });
         let replayed = Sight::of(fault(Onset::Edge, Witness::ExporterGauge, 100), at(200));
-        assert_eq!(replayed.admit(Some(&known(true, EvidenceState::Seen)), at(200)), Admission::Repeats, "the very edge that is known");
+        assert_eq!(
+            replayed.admit(Some(&known(true, EvidenceState::Seen)), at(200)),
+            Admission::Repeats,
+            "the very edge that is known"
+        );
     }
 
     #[test]
     fn a_fault_that_still_stands_after_its_release_is_not_new() {
         let standing = Sight::of(fault(Onset::Standing, Witness::ExporterGauge, 200), at(200));
         assert_eq!(standing.admit(Some(&known(true, EvidenceState::Seen)), at(200)), Admission::Repeats);
-        assert_eq!(standing.admit(Some(&known(true, EvidenceState::Clear)), at(200)), Admission::Opens { episode: 2 }, "it had been gone");
+        assert_eq!(
+            standing.admit(Some(&known(true, EvidenceState::Clear)), at(200)),
+            Admission::Opens { episode: 2 },
+            "it had been gone"
+        );
     }
 
     #[test]

@@ -93,7 +93,10 @@ fn mark_key(submission: &Submission) -> (ClusterId, StreamId) {
 }
 
 async fn sessions_check(conn: &mut PgConnection, group: &[Submission]) -> Result<(), Error> {
-    let owners: BTreeSet<_> = group.iter().filter_map(|s| s.from.session.as_ref().map(|(replica, generation)| (&s.from.cluster, replica, *generation))).collect();
+    let owners: BTreeSet<_> = group
+        .iter()
+        .filter_map(|s| s.from.session.as_ref().map(|(replica, generation)| (&s.from.cluster, replica, *generation)))
+        .collect();
     for (cluster, replica, generation) in owners {
         if !session_owns(conn, cluster, replica.as_str(), generation).await? {
             return Err(Error::TakenOver { replica: replica.clone(), generation });
@@ -160,12 +163,21 @@ async fn take(
 fn believe(cluster: &ClusterId, wire: &v1::Fault) -> Result<Fault, String> {
     let fault = Fault::try_from(wire.clone()).map_err(|error| error.to_string())?;
     let derived = fault.derived_key(cluster);
-    if derived == fault.key { Ok(fault) } else { Err(format!("its key {} is not the one that it has in cluster {cluster}: {derived}", fault.key)) }
+    if derived == fault.key {
+        Ok(fault)
+    } else {
+        Err(format!("its key {} is not the one that it has in cluster {cluster}: {derived}", fault.key))
+    }
 }
 
 /// Stores what is new in the sights. What everybody knows takes no lock; for the rest, the nodes' locks come first, and
 /// what is known is read again under them.
-async fn admit(conn: &mut PgConnection, sights: BTreeMap<Key, Sight>, tallies: &mut BTreeMap<ClusterId, Tally>, now: Timestamp) -> Result<bool, Error> {
+async fn admit(
+    conn: &mut PgConnection,
+    sights: BTreeMap<Key, Sight>,
+    tallies: &mut BTreeMap<ClusterId, Tally>,
+    now: Timestamp,
+) -> Result<bool, Error> {
     if sights.is_empty() {
         return Ok(false);
     }
@@ -173,7 +185,8 @@ async fn admit(conn: &mut PgConnection, sights: BTreeMap<Key, Sight>, tallies: &
     let known: BTreeMap<Key, _> = faults_known(conn, &keys).await?.into_iter().collect();
     let tells = |key: &Key, sight: &Sight| matches!(sight.admit(known.get(key), now), Admission::Opens { .. } | Admission::Gains);
     let (news, repeats): (BTreeMap<_, _>, BTreeMap<_, _>) = sights.into_iter().partition(|(key, sight)| tells(key, sight));
-    let nodes: BTreeSet<NodeKey> = news.iter().map(|((cluster, _), sight)| (cluster.clone(), sight.fault.node.uid.clone())).collect();
+    let nodes: BTreeSet<NodeKey> =
+        news.iter().map(|((cluster, _), sight)| (cluster.clone(), sight.fault.node.uid.clone())).collect();
     let nodes: Vec<NodeKey> = nodes.into_iter().collect();
     judgements_ask(conn, &nodes, "faults").await?;
     let again: Vec<Key> = news.keys().cloned().collect();
@@ -205,7 +218,15 @@ async fn admit(conn: &mut PgConnection, sights: BTreeMap<Key, Sight>, tallies: &
 }
 
 fn episode_of(cluster: ClusterId, number: u32, sight: Sight) -> Episode {
-    Episode { cluster, number, fault: sight.fault, onset: sight.onset, value: sight.value, count: sight.count, witnesses: sight.witnesses }
+    Episode {
+        cluster,
+        number,
+        fault: sight.fault,
+        onset: sight.onset,
+        value: sight.value,
+        count: sight.count,
+        witnesses: sight.witnesses,
+    }
 }
 
 impl Tally {

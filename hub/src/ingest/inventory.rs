@@ -22,8 +22,8 @@ use crate::store::{
     judgement::judgements_ask,
     moment,
     node::{
-        Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert, state_advance,
-        state_head_lock,
+        Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert,
+        state_advance, state_head_lock,
     },
 };
 
@@ -78,7 +78,13 @@ impl Assembly {
         match state.body {
             Some(Body::Delta(delta)) => {
                 bounded(delta.changed.len())?;
-                Ok(Some(Change { nodes: delta.changed, gone: delta.gone_uids, config: delta.config, sources: delta.sources, ..change }))
+                Ok(Some(Change {
+                    nodes: delta.changed,
+                    gone: delta.gone_uids,
+                    config: delta.config,
+                    sources: delta.sources,
+                    ..change
+                }))
             }
             Some(Body::Snapshot(part)) => {
                 bounded(part.nodes.len())?;
@@ -96,16 +102,26 @@ impl Assembly {
     }
 
     /// All parts once the last is there. A first part begins anew; one out of turn forgets what was begun.
-    fn assemble(&self, cluster: &ClusterId, lease_transitions: u64, part: v1::SnapshotPart) -> Result<Option<Vec<v1::SnapshotPart>>, Error> {
+    fn assemble(
+        &self,
+        cluster: &ClusterId,
+        lease_transitions: u64,
+        part: v1::SnapshotPart,
+    ) -> Result<Option<Vec<v1::SnapshotPart>>, Error> {
         if part.part == 0 || part.part > part.parts || part.parts > PARTS_MAX {
-            return Err(Error::Invalid { what: "snapshot", why: format!("part {} of {}, at most {PARTS_MAX} are allowed", part.part, part.parts) });
+            return Err(Error::Invalid {
+                what: "snapshot",
+                why: format!("part {} of {}, at most {PARTS_MAX} are allowed", part.part, part.parts),
+            });
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if part.part == 1 {
             open.insert(cluster.clone(), Open { lease_transitions, parts: part.parts, taken: Vec::new() });
         }
         let (number, parts) = (part.part, part.parts);
-        let fits = |begun: &Open| begun.lease_transitions == lease_transitions && begun.parts == parts && begun.taken.len() + 1 == number as usize;
+        let fits = |begun: &Open| {
+            begun.lease_transitions == lease_transitions && begun.parts == parts && begun.taken.len() + 1 == number as usize
+        };
         match open.get_mut(cluster) {
             Some(begun) if fits(begun) => begun.taken.push(part),
             Some(_) | None => {
@@ -150,7 +166,11 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
         seq: change.seq,
         as_of,
         whole: change.whole,
-        config: change.config.map(|config| Config { resource_version: config.resource_version, yaml: config.yaml, errors: config.errors }),
+        config: change.config.map(|config| Config {
+            resource_version: config.resource_version,
+            yaml: config.yaml,
+            errors: config.errors,
+        }),
         sources: sources(change.sources),
     };
     state_advance(&mut tx, cluster, &state, now).await?;
@@ -181,7 +201,8 @@ fn sources(sources: Vec<v1::SourceState>) -> Map<String, Value> {
 }
 
 fn row(node: &v1::NodeState) -> Result<NodeRow, store::Error> {
-    let unreadable = |what, value: &str| store::Error::Unreadable { what, value: gpuheal_proto::bytes_text::clip(value, 80).to_owned() };
+    let unreadable =
+        |what, value: &str| store::Error::Unreadable { what, value: gpuheal_proto::bytes_text::clip(value, 80).to_owned() };
     let mark = node.mark.as_ref();
     Ok(NodeRow {
         node_uid: NodeUid::parse(&node.uid).map_err(|_| unreadable("node uid", &node.uid))?,
@@ -189,7 +210,12 @@ fn row(node: &v1::NodeState) -> Result<NodeRow, store::Error> {
         boot_id: node.boot_id.clone(),
         created_ms: node.created_unix_ms,
         labels: json!(node.labels),
-        gpus: node.gpus.iter().filter_map(|gpu| gpuheal_proto::fault::GpuRef::try_from(gpu.clone()).ok()).map(|gpu| json!(gpu)).collect(),
+        gpus: node
+            .gpus
+            .iter()
+            .filter_map(|gpu| gpuheal_proto::fault::GpuRef::try_from(gpu.clone()).ok())
+            .map(|gpu| json!(gpu))
+            .collect(),
         gpus_capacity: node.capacity_gpus.min(i32::MAX.unsigned_abs()),
         gpus_allocatable: node.allocatable_gpus.min(i32::MAX.unsigned_abs()),
         ready: match v1::Readiness::try_from(node.ready) {

@@ -123,7 +123,8 @@ impl Report {
     /// Some step had an effect that is known of.
     #[must_use]
     pub fn did_something(&self) -> bool {
-        self.undo.is_some() || self.steps.iter().any(|step| step.name != "notify" && matches!(step.state.as_str(), "done" | "running" | "failed"))
+        self.undo.is_some()
+            || self.steps.iter().any(|step| step.name != "notify" && matches!(step.state.as_str(), "done" | "running" | "failed"))
     }
 }
 

@@ -36,46 +36,59 @@ pub struct Allowed {
     pub fleet: u32,
 }
 
-/// Locks the fleet's and the cluster's budget and rate rows until commit, making those that are not there.
+/// Locks the fleet's and the cluster's budget and rate rows until commit, making those that are not there. Both statements
+/// lock in the order of their sort: the fleet's empty cluster id comes first.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rates, now: Timestamp) -> Result<(), Error> {
-    for ((id, kind), rate) in [(FLEET, rates.fleet), (cluster_scope(cluster), rates.cluster)] {
-        sqlx::query("INSERT INTO budgets (cluster_id, scope, kind) VALUES ($1, $2, $2) ON CONFLICT DO NOTHING")
-            .bind(id)
-            .bind(kind)
-            .execute(&mut *conn)
-            .await
-            .label("budget.insert")?;
-        sqlx::query(
-            "INSERT INTO rate_buckets (cluster_id, scope, milli_tokens, filled_at) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-        )
-        .bind(id)
-        .bind(kind)
-        .bind(signed(rate.burst()))
-        .bind(to_db(now))
-        .execute(&mut *conn)
-        .await
-        .label("rate.insert")?;
+    if guards_try(conn, cluster).await? {
+        return Ok(());
     }
-    for (id, kind) in [FLEET, cluster_scope(cluster)] {
-        sqlx::query("SELECT FROM budgets WHERE cluster_id = $1 AND scope = $2 FOR UPDATE")
-            .bind(id)
-            .bind(kind)
-            .execute(&mut *conn)
-            .await
-            .label("budget.lock")?;
+    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
+    sqlx::query(
+        "INSERT INTO budgets (cluster_id, scope, kind) SELECT c, k, k FROM unnest($1::text[], $2::text[]) AS s (c, k) \
+         ORDER BY 1 ON CONFLICT DO NOTHING",
+    )
+    .bind(&ids)
+    .bind(&kinds)
+    .execute(&mut *conn)
+    .await
+    .label("budgets.insert")?;
+    sqlx::query(
+        "INSERT INTO rate_buckets (cluster_id, scope, milli_tokens, filled_at) SELECT c, k, m, $4 \
+         FROM unnest($1::text[], $2::text[], $3::bigint[]) AS s (c, k, m) ORDER BY 1 ON CONFLICT DO NOTHING",
+    )
+    .bind(&ids)
+    .bind(&kinds)
+    .bind([signed(rates.fleet.burst()), signed(rates.cluster.burst())])
+    .bind(to_db(now))
+    .execute(&mut *conn)
+    .await
+    .label("rates.insert")?;
+    if guards_try(conn, cluster).await? { Ok(()) } else { Err(Error::Rows { what: "guards.lock", want: 4, got: 0 }) }
+}
+
+/// Whether all four rows were there to be locked.
+async fn guards_try(conn: &mut PgConnection, cluster: &ClusterId) -> Result<bool, Error> {
+    let budgets = sqlx::query(
+        "SELECT FROM budgets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY cluster_id FOR UPDATE",
+    )
+    .bind(cluster.as_str())
+    .execute(&mut *conn)
+    .await
+    .label("budgets.lock")?;
+    if budgets.rows_affected() < 2 {
+        return Ok(false);
     }
-    for (id, kind) in [FLEET, cluster_scope(cluster)] {
-        sqlx::query("SELECT FROM rate_buckets WHERE cluster_id = $1 AND scope = $2 FOR UPDATE")
-            .bind(id)
-            .bind(kind)
-            .execute(&mut *conn)
-            .await
-            .label("rate.lock")?;
-    }
-    Ok(())
+    let rates = sqlx::query(
+        "SELECT FROM rate_buckets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY cluster_id FOR UPDATE",
+    )
+    .bind(cluster.as_str())
+    .execute(conn)
+    .await
+    .label("rates.lock")?;
+    Ok(rates.rows_affected() == 2)
 }
 
 /// How many nodes are out in the cluster and in the fleet.
@@ -106,42 +119,37 @@ pub async fn hold_insert(
     allowed: Option<Allowed>,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let known = sqlx::query("UPDATE holds SET incident_id = $3 WHERE cluster_id = $1 AND node_uid = $2")
-        .bind(cluster.as_str())
-        .bind(node.as_str())
-        .bind(incident.uuid())
-        .execute(&mut *conn)
-        .await
-        .label("hold.adopt")?;
-    if known.rows_affected() == 1 {
+    let new: bool = sqlx::query_scalar(
+        "INSERT INTO holds (cluster_id, node_uid, incident_id, scopes, held_at) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT (cluster_id, node_uid) DO UPDATE SET incident_id = excluded.incident_id RETURNING xmax = 0",
+    )
+    .bind(cluster.as_str())
+    .bind(node.as_str())
+    .bind(incident.uuid())
+    .bind(["fleet", "cluster"])
+    .bind(to_db(now))
+    .fetch_one(&mut *conn)
+    .await
+    .label("hold.insert")?;
+    if !new {
         return Ok(());
     }
-    let limits = [(FLEET, allowed.map(|allowed| allowed.fleet)), (cluster_scope(cluster), allowed.map(|allowed| allowed.cluster))];
-    for ((id, kind), limit) in limits {
-        let limit = limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX));
-        let result = sqlx::query(
-            "UPDATE budgets SET out = out + 1, allowed = COALESCE($3, allowed), changed_at = $4 \
-             WHERE cluster_id = $1 AND scope = $2 AND ($3::int IS NULL OR out < $3)",
-        )
-        .bind(id)
-        .bind(kind)
-        .bind(limit)
-        .bind(to_db(now))
-        .execute(&mut *conn)
-        .await
-        .label("budget.spend")?;
-        touched("budget.spend", 1, &result)?;
-    }
-    sqlx::query("INSERT INTO holds (cluster_id, node_uid, incident_id, scopes, held_at) VALUES ($1, $2, $3, $4, $5)")
-        .bind(cluster.as_str())
-        .bind(node.as_str())
-        .bind(incident.uuid())
-        .bind(["fleet", "cluster"])
-        .bind(to_db(now))
-        .execute(conn)
-        .await
-        .label("hold.insert")?;
-    Ok(())
+    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
+    let limit = |limit: u32| i32::try_from(limit).unwrap_or(i32::MAX);
+    let limits = allowed.map_or([None, None], |allowed| [Some(limit(allowed.fleet)), Some(limit(allowed.cluster))]);
+    let result = sqlx::query(
+        "UPDATE budgets b SET out = b.out + 1, allowed = COALESCE(s.allowed, b.allowed), changed_at = $4 \
+         FROM unnest($1::text[], $2::text[], $3::int[]) AS s (cluster_id, scope, allowed) \
+         WHERE b.cluster_id = s.cluster_id AND b.scope = s.scope AND (s.allowed IS NULL OR b.out < s.allowed)",
+    )
+    .bind(ids)
+    .bind(kinds)
+    .bind(limits)
+    .bind(to_db(now))
+    .execute(conn)
+    .await
+    .label("budgets.spend")?;
+    touched("budgets.spend", 2, &result)
 }
 
 /// Counts a node as out no longer. A node that was not is left alone.
@@ -158,18 +166,15 @@ pub async fn hold_delete(conn: &mut PgConnection, cluster: &ClusterId, node: &No
     if gone.rows_affected() == 0 {
         return Ok(());
     }
-    for (id, kind) in [FLEET, cluster_scope(cluster)] {
-        let result =
-            sqlx::query("UPDATE budgets SET out = out - 1, changed_at = $3 WHERE cluster_id = $1 AND scope = $2 AND out > 0")
-                .bind(id)
-                .bind(kind)
-                .bind(to_db(now))
-                .execute(&mut *conn)
-                .await
-                .label("budget.return")?;
-        touched("budget.return", 1, &result)?;
-    }
-    Ok(())
+    let result = sqlx::query(
+        "UPDATE budgets SET out = out - 1, changed_at = $2 WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) AND out > 0",
+    )
+    .bind(cluster.as_str())
+    .bind(to_db(now))
+    .execute(conn)
+    .await
+    .label("budgets.return")?;
+    touched("budgets.return", 2, &result)
 }
 
 /// The cluster's and the fleet's rate as stored; a full one where nothing is.
@@ -203,17 +208,20 @@ pub async fn rates_load(
 /// [`Error::Rows`] when one has none left.
 pub async fn rate_take(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rates, now: Timestamp) -> Result<(), Error> {
     let (of_cluster, of_fleet) = rates_load(conn, cluster, rates, now).await?;
-    for ((id, kind), rate, state) in [(FLEET, rates.fleet, of_fleet), (cluster_scope(cluster), rates.cluster, of_cluster)] {
-        let left = rate.take(state, now).map_err(|_| Error::Rows { what: "rate.take", want: 1, got: 0 })?;
-        let result = sqlx::query("UPDATE rate_buckets SET milli_tokens = $3, filled_at = $4 WHERE cluster_id = $1 AND scope = $2")
-            .bind(id)
-            .bind(kind)
-            .bind(signed(left.milli_tokens))
-            .bind(to_db(left.at))
-            .execute(&mut *conn)
-            .await
-            .label("rate.take")?;
-        touched("rate.take", 1, &result)?;
-    }
-    Ok(())
+    let none_left = |_| Error::Rows { what: "rates.take", want: 2, got: 0 };
+    let left = [rates.fleet.take(of_fleet, now).map_err(none_left)?, rates.cluster.take(of_cluster, now).map_err(none_left)?];
+    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
+    let result = sqlx::query(
+        "UPDATE rate_buckets r SET milli_tokens = s.milli_tokens, filled_at = s.filled_at \
+         FROM unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[]) AS s (cluster_id, scope, milli_tokens, filled_at) \
+         WHERE r.cluster_id = s.cluster_id AND r.scope = s.scope",
+    )
+    .bind(ids)
+    .bind(kinds)
+    .bind(left.map(|state| signed(state.milli_tokens)))
+    .bind(left.map(|state| to_db(state.at)))
+    .execute(conn)
+    .await
+    .label("rates.take")?;
+    touched("rates.take", 2, &result)
 }

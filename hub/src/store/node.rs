@@ -183,7 +183,7 @@ pub async fn nodes_upsert(
          WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.node_name = r.node_name AND n.node_uid <> r.node_uid RETURNING n.node_uid",
     )
     .bind(cluster.as_str())
-    .bind(&rows)
+    .bind(rows)
     .bind(to_db(now))
     .fetch_all(&mut *conn)
     .await
@@ -215,7 +215,7 @@ pub async fn nodes_upsert(
          excluded.foreign_markers, excluded.gpu_pods, NULL::timestamptz) RETURNING node_uid",
     )
     .bind(cluster.as_str())
-    .bind(&rows)
+    .bind(rows)
     .bind(to_db(as_of))
     .bind(to_db(now))
     .fetch_all(conn)

@@ -40,14 +40,16 @@ impl Stored {
     }
 }
 
-/// Number of the policy in force; 0 when there is none.
+/// Number and digest of the policy in force.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn policy_revision(conn: &mut PgConnection) -> Result<u64, Error> {
-    let revision: Option<i64> =
-        sqlx::query_scalar("SELECT max(revision) FROM policies").fetch_one(conn).await.label("policy.revision")?;
-    Ok(natural(revision.unwrap_or(0)))
+pub async fn policy_head(conn: &mut PgConnection) -> Result<Option<(u64, String)>, Error> {
+    let head: Option<(i64, String)> = sqlx::query_as("SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1")
+        .fetch_optional(conn)
+        .await
+        .label("policy.head")?;
+    Ok(head.map(|(revision, digest)| (natural(revision), digest)))
 }
 
 /// A revision, or with `None` the one in force.

@@ -113,7 +113,13 @@ const NOT_NOW_MS: f64 = 1000.0;
 ///
 /// # Errors
 /// When it is not there.
-pub async fn command_not_now(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report, now: Timestamp) -> Result<(), Error> {
+pub async fn command_not_now(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    id: CommandId,
+    report: &Report,
+    now: Timestamp,
+) -> Result<(), Error> {
     let result = sqlx::query(
         "UPDATE commands SET heard_at = $3, resend_at = $3 + $4 * interval '1 millisecond', refusal = NULLIF($5, ''), result_reason = $6 \
          WHERE cluster_id = $1 AND command_id = $2",

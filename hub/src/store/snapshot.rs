@@ -36,6 +36,12 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
+    /// Shows a snapshot what was read again. All else in it is under the node's own lock.
+    pub fn retell(&self, snapshot: &mut Snapshot) {
+        let (now, then) = (&self.cluster, &mut snapshot.cluster);
+        (then.out, then.fleet_out, then.rate, then.fleet_rate) = (now.out, now.fleet_out, now.rate, now.fleet_rate);
+    }
+
     /// The cluster owner's own settings as the decision is to see them.
     #[must_use]
     pub fn narrowed(mut self, narrowing: Option<Narrowing>) -> Self {

@@ -31,7 +31,11 @@ async fn entries_cannot_be_changed_or_deleted_and_a_forger_who_could_is_found() 
     world.decide().await;
     for statement in ["UPDATE audit_entries SET actor = 'x'", "DELETE FROM audit_entries", "TRUNCATE audit_entries"] {
         let refused = sqlx::query(statement).execute(&world.pool).await.unwrap_err();
-        assert_eq!(refused.as_database_error().and_then(|error| error.constraint()), Some("audit_entries_append_only"), "{statement}");
+        assert_eq!(
+            refused.as_database_error().and_then(|error| error.constraint()),
+            Some("audit_entries_append_only"),
+            "{statement}"
+        );
     }
     world.run("ALTER TABLE audit_entries DISABLE TRIGGER audit_entries_append_only").await;
     world.run("UPDATE audit_entries SET actor = 'somebody else' WHERE chain = 'c1' AND seq = 2").await;
@@ -43,6 +47,8 @@ async fn cutting_off_the_newest_entries_is_found() {
     let (world, c1) = (World::healing(3).await, cluster("c1"));
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     world.run("ALTER TABLE audit_entries DISABLE TRIGGER audit_entries_append_only").await;
-    world.run("DELETE FROM audit_entries WHERE chain = 'c1' AND seq = (SELECT max(seq) FROM audit_entries WHERE chain = 'c1')").await;
+    world
+        .run("DELETE FROM audit_entries WHERE chain = 'c1' AND seq = (SELECT max(seq) FROM audit_entries WHERE chain = 'c1')")
+        .await;
     assert!(audit_verify(&world.pool, "c1").await.unwrap().broken.unwrap().reason.contains("missing"));
 }

@@ -14,8 +14,14 @@ async fn a_standalone_p0_becomes_one_incident_and_one_command_with_all_that_belo
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     world.decide().await;
     assert_eq!(world.lines("SELECT state || ' ' || level FROM incidents").await.len(), 1);
-    assert_eq!(world.lines("SELECT action || ' ' || state || ' ' || cmd_seq || ' ' || plan_rev FROM commands").await, ["evict PROPOSED 1 1"]);
-    assert_eq!(world.text("SELECT string_agg(s ->> 'step', ' ') FROM commands, jsonb_array_elements(steps_asked) s").await, "notify mark drain");
+    assert_eq!(
+        world.lines("SELECT action || ' ' || state || ' ' || cmd_seq || ' ' || plan_rev FROM commands").await,
+        ["evict PROPOSED 1 1"]
+    );
+    assert_eq!(
+        world.text("SELECT string_agg(s ->> 'step', ' ') FROM commands, jsonb_array_elements(steps_asked) s").await,
+        "notify mark drain"
+    );
     assert_eq!((world.count("holds").await, world.count("cooldowns").await, world.count("decisions").await), (1, 1, 1));
     assert_eq!(world.lines("SELECT kind || ' ' || out FROM budgets ORDER BY kind").await, ["cluster 1", "fleet 1"]);
     assert_eq!(world.text("SELECT plan_rev_issued FROM nodes WHERE node_uid = 'uid-1'").await, "1");
@@ -57,7 +63,10 @@ async fn eight_hubs_judging_at_once_command_each_node_once() {
     futures::future::join_all(hubs.iter().map(World::decide)).await;
     world.decide().await;
     assert_eq!(world.count("incidents").await, 40);
-    assert_eq!(world.text("SELECT count(*) || ' ' || count(DISTINCT node_uid) || ' ' || max(cmd_seq) FROM commands").await, "40 40 40");
+    assert_eq!(
+        world.text("SELECT count(*) || ' ' || count(DISTINCT node_uid) || ' ' || max(cmd_seq) FROM commands").await,
+        "40 40 40"
+    );
 }
 
 #[tokio::test]

@@ -13,7 +13,11 @@ async fn storm(budget: &str, rate: &str) -> World {
     world.policy(&policy(budget, rate)).await;
     world.snapshot(&c1, (0..40).map(node).collect()).await;
     // One batch each, so that nodes fall to different hubs.
-    futures::future::join_all((0..40).map(|n| { let (world, c1) = (&world, &c1); async move { world.faults(c1, &[xid79(c1, n)]).await } })).await;
+    futures::future::join_all((0..40).map(|n| {
+        let (world, c1) = (&world, &c1);
+        async move { world.faults(c1, &[xid79(c1, n)]).await }
+    }))
+    .await;
     let hubs: Vec<World> = (0..10).map(|_| World::over(world.pool.clone())).collect();
     for _ in 0..3 {
         world.run("UPDATE judgements SET due_at = clock_timestamp() WHERE due_at IS NOT NULL").await;
@@ -50,7 +54,12 @@ async fn a_place_that_comes_back_is_taken_by_one_that_waited() {
 #[tokio::test]
 async fn the_rate_lets_two_a_second_pass_and_no_hub_more() {
     let world = storm("{percent: 100}", "2").await;
-    let span: f64 = sqlx::query_scalar("SELECT extract(epoch FROM max(created_at) - min(created_at))::float8 FROM commands WHERE action = 'evict'").fetch_one(&world.pool).await.unwrap();
+    let span: f64 = sqlx::query_scalar(
+        "SELECT extract(epoch FROM max(created_at) - min(created_at))::float8 FROM commands WHERE action = 'evict'",
+    )
+    .fetch_one(&world.pool)
+    .await
+    .unwrap();
     let commands = world.count("commands WHERE action = 'evict'").await;
     assert!(commands >= 2, "the first two need not wait");
     assert!(commands as f64 <= 2.0 + 2.0 * span + 1.0, "{commands} in {span} s");
@@ -66,7 +75,10 @@ async fn counters_always_equal_the_holds() {
 
 #[tokio::test]
 async fn a_hold_that_finds_no_room_takes_nothing() {
-    use gpuheal_hub::store::{budget::{Allowed, guards_lock, hold_insert}, moment};
+    use gpuheal_hub::store::{
+        budget::{Allowed, guards_lock, hold_insert},
+        moment,
+    };
     use gpuheal_proto::ids::{IncidentId, NodeUid};
     let (world, c1) = (World::healing(3).await, cluster("c1"));
     let rates = gpuheal_hub_core::policy::Settings::default().rates;
@@ -80,7 +92,7 @@ async fn a_hold_that_finds_no_room_takes_nothing() {
         tx.commit().await.unwrap();
         Ok::<_, gpuheal_hub::store::Error>(())
     };
-    let taken = futures::future::join_all((0..12).map(|n| take(n))).await;
+    let taken = futures::future::join_all((0..12).map(take)).await;
     assert_eq!(taken.iter().filter(|taken| taken.is_ok()).count(), 2);
     assert_eq!((world.count("holds").await, world.text("SELECT max(out) FROM budgets").await.as_str()), (2, "2"));
 }

@@ -40,7 +40,13 @@ async fn a_batch_with_a_hole_before_it_is_answered_with_the_resume_point() {
     world.ingest.submit(c1.clone(), batch("s1", 1, &[xid79(&c1, 1)])).await.unwrap();
     let ack = world.ingest.submit(c1.clone(), batch("s1", 5, &[xid79(&c1, 2)])).await.unwrap();
     assert_eq!((ack.persisted_upto, world.count("faults").await), (1, 1));
-    let gap = v1::Gap { stream_id: "s1".into(), from_seq: 2, to_seq: 4, reason: "journal full".into(), counts_by_class: [("xid".into(), 3)].into() };
+    let gap = v1::Gap {
+        stream_id: "s1".into(),
+        from_seq: 2,
+        to_seq: 4,
+        reason: "journal full".into(),
+        counts_by_class: [("xid".into(), 3)].into(),
+    };
     assert_eq!(world.ingest.gap(c1.clone(), gap).await.unwrap().persisted_upto, 4);
     let ack = world.ingest.submit(c1.clone(), batch("s1", 5, &[xid79(&c1, 2)])).await.unwrap();
     assert_eq!((ack.persisted_upto, world.count("faults").await, world.count("gaps").await), (5, 2, 1));
@@ -77,7 +83,10 @@ async fn witnesses_of_both_replicas_meet_in_one_fault() {
     });
     futures::future::join_all(twins).await;
     assert_eq!(world.count("faults").await, 1);
-    assert_eq!(world.text("SELECT string_agg(k, ' ' ORDER BY k) FROM faults, jsonb_object_keys(witnesses) k").await, "alert exporter_gauge");
+    assert_eq!(
+        world.text("SELECT string_agg(k, ' ' ORDER BY k) FROM faults, jsonb_object_keys(witnesses) k").await,
+        "alert exporter_gauge"
+    );
 }
 
 #[tokio::test]
@@ -95,7 +104,9 @@ async fn two_hubs_that_take_the_same_fault_at_once_store_it_once() {
 #[tokio::test]
 async fn a_session_that_was_taken_over_commits_nothing_and_takes_nobody_with_it() {
     let (world, c1) = (World::new().await, cluster("c1"));
-    world.run("INSERT INTO sessions (cluster_id, replica_id, session_generation, boot_id, hub_id) VALUES ('c1', 'r1', 2, 'b', 'h')").await;
+    world
+        .run("INSERT INTO sessions (cluster_id, replica_id, session_generation, boot_id, hub_id) VALUES ('c1', 'r1', 2, 'b', 'h')")
+        .await;
     let from = |generation| Origin { cluster: c1.clone(), session: Some((ReplicaId::parse("r1").unwrap(), generation)) };
     let (old, fresh) = tokio::join!(
         world.ingest.submit(from(1), batch("s1", 1, &[xid79(&c1, 1)])),
@@ -130,8 +141,16 @@ async fn evidence_moves_the_latest_episode_and_asks_when_it_turns() {
     let (world, c1) = (World::new().await, cluster("c1"));
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     world.decide().await;
-    let item = |state: v1::EvidenceState| v1::Evidence { fault_key: xid79(&c1, 1).key.to_string(), state: state.into(), count: 1, ..Default::default() };
-    let stranger = v1::Evidence { fault_key: FaultKey::derive(&c1, &xid79(&c1, 1).node.uid, None, "x", "y").to_string(), ..item(v1::EvidenceState::Clear) };
+    let item = |state: v1::EvidenceState| v1::Evidence {
+        fault_key: xid79(&c1, 1).key.to_string(),
+        state: state.into(),
+        count: 1,
+        ..Default::default()
+    };
+    let stranger = v1::Evidence {
+        fault_key: FaultKey::derive(&c1, &xid79(&c1, 1).node.uid, None, "x", "y").to_string(),
+        ..item(v1::EvidenceState::Clear)
+    };
     let items = vec![item(v1::EvidenceState::Clear), stranger, v1::Evidence { state: 77, ..item(v1::EvidenceState::Seen) }];
     world.ingest.evidence(c1.clone(), v1::EvidenceBatch { items }).await.unwrap();
     assert_eq!(world.text("SELECT evidence FROM faults").await, "clear");

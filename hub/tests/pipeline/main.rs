@@ -1,4 +1,5 @@
 //! The hub's stages on a real PostgreSQL: ingest, decide, settle, and the store's rules. One database per test.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod chain;
 mod deciding;

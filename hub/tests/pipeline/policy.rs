@@ -1,6 +1,9 @@
 //! The policy file, its revisions, and the schema that a hub refuses.
 
-use gpuheal_hub::{policy_file::PolicyFile, store::{self, pool}};
+use gpuheal_hub::{
+    policy_file::PolicyFile,
+    store::{self, pool},
+};
 use sqlx::Connection as _;
 
 use super::world::{HEAL, World};
@@ -44,7 +47,12 @@ async fn a_schema_that_is_empty_or_of_another_version_is_refused() {
     pool::migrate(&url).await.unwrap();
     pool::migrate(&url).await.unwrap();
     pool::schema_check(&pool).await.unwrap();
-    sqlx::query("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (999, 'later', true, '', 0)").execute(&pool).await.unwrap();
+    sqlx::query(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (999, 'later', true, '', 0)",
+    )
+    .execute(&pool)
+    .await
+    .unwrap();
     assert!(pool::schema_check(&pool).await.unwrap_err().to_string().contains("999 is not known here"));
 }
 

@@ -22,7 +22,13 @@ impl Case {
     }
 
     fn status(&self, seq: u64, state: v1::CommandState) -> v1::CommandStatus {
-        v1::CommandStatus { command_id: self.command.to_string(), status_seq: seq, state: state.into(), lease_transitions: 1, ..Default::default() }
+        v1::CommandStatus {
+            command_id: self.command.to_string(),
+            status_seq: seq,
+            state: state.into(),
+            lease_transitions: 1,
+            ..Default::default()
+        }
     }
 
     async fn report(&self, status: v1::CommandStatus) -> v1::StatusAck {
@@ -39,7 +45,13 @@ fn done(name: &str) -> v1::StepStatus {
 }
 
 fn undo() -> v1::UndoRecord {
-    let field = v1::UndoField { kind: v1::UndoKind::Label.into(), key: "gpu-selfhealing.io/status".into(), before: String::new(), after: "\"faulty\"".into(), resource_version: "1".into() };
+    let field = v1::UndoField {
+        kind: v1::UndoKind::Label.into(),
+        key: "gpu-selfhealing.io/status".into(),
+        before: String::new(),
+        after: "\"faulty\"".into(),
+        resource_version: "1".into(),
+    };
     v1::UndoRecord { fields: vec![field] }
 }
 
@@ -79,7 +91,11 @@ async fn the_first_effect_starts_the_cooldown_and_success_leaves_the_node_valida
 #[tokio::test]
 async fn a_refusal_gives_back_hold_and_cooldown_only_once_the_cluster_shows_no_mark_after_start_by() {
     let case = Case::dispatched().await;
-    let refused = v1::CommandStatus { refusal: v1::RefusalCode::OverCeiling.into(), reason: "3 of 3 out".into(), ..case.status(1, v1::CommandState::Refused) };
+    let refused = v1::CommandStatus {
+        refusal: v1::RefusalCode::OverCeiling.into(),
+        reason: "3 of 3 out".into(),
+        ..case.status(1, v1::CommandState::Refused)
+    };
     case.report(refused).await;
     case.world.decide().await;
     assert_eq!(case.state().await, "REFUSED");
@@ -90,7 +106,10 @@ async fn a_refusal_gives_back_hold_and_cooldown_only_once_the_cluster_shows_no_m
     case.world.decide().await;
     let refused = case.world.text("SELECT command_id FROM commands WHERE state = 'REFUSED'").await;
     assert_eq!(refused, case.command.to_string());
-    assert_eq!(case.world.count("holds").await as u64, case.world.count("commands WHERE state = 'PROPOSED' AND action = 'evict'").await as u64);
+    assert_eq!(
+        case.world.count("holds").await as u64,
+        case.world.count("commands WHERE state = 'PROPOSED' AND action = 'evict'").await as u64
+    );
 }
 
 #[tokio::test]
@@ -108,7 +127,12 @@ async fn not_now_sends_the_same_bytes_again_soon() {
 #[tokio::test]
 async fn what_was_refused_unverified_is_on_record_by_its_hash() {
     let case = Case::dispatched().await;
-    let forged = v1::CommandStatus { envelope_sha256: "ab".repeat(32), state: v1::CommandState::Refused.into(), refusal: v1::RefusalCode::BadSignature.into(), ..Default::default() };
+    let forged = v1::CommandStatus {
+        envelope_sha256: "ab".repeat(32),
+        state: v1::CommandState::Refused.into(),
+        refusal: v1::RefusalCode::BadSignature.into(),
+        ..Default::default()
+    };
     case.report(forged.clone()).await;
     case.report(forged).await;
     assert_eq!(case.world.text("SELECT effect || ' ' || refusal || ' ' || times FROM reports").await, "unverified BAD_SIGNATURE 2");
@@ -154,7 +178,8 @@ async fn eight_reports_of_one_status_at_once_are_one_transition() {
 #[tokio::test]
 async fn a_status_of_a_command_nobody_knows_is_acked_and_kept() {
     let case = Case::dispatched().await;
-    let stranger = v1::CommandStatus { command_id: uuid::Uuid::now_v7().to_string(), ..case.status(1, v1::CommandState::Succeeded) };
+    let stranger =
+        v1::CommandStatus { command_id: uuid::Uuid::now_v7().to_string(), ..case.status(1, v1::CommandState::Succeeded) };
     assert!(!case.report(stranger).await.undo_kept);
     assert_eq!(case.world.text("SELECT effect FROM reports").await, "unknown_command");
 }

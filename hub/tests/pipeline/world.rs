@@ -24,52 +24,52 @@ use sqlx::{AssertSqlSafe, PgPool};
 use tokio_util::sync::CancellationToken;
 
 /// Everything on, and no rate in the way of a test about something else.
-pub const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata:\n  name: test\nspec:\n  mode: heal\n  budgets:\n    fleet: {percent: 100}\n    cluster: {percent: 100}\n  breaker: {percent: 100, nodesMin: 1000}\n  rates:\n    fleet: {nodesPerSecond: 1000}\n    cluster: {nodesPerSecond: 1000}\n";
+pub(crate) const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata:\n  name: test\nspec:\n  mode: heal\n  budgets:\n    fleet: {percent: 100}\n    cluster: {percent: 100}\n  breaker: {percent: 100, nodesMin: 1000}\n  rates:\n    fleet: {nodesPerSecond: 1000}\n    cluster: {nodesPerSecond: 1000}\n";
 
-pub struct World {
-    pub pool: PgPool,
-    pub wake: Arc<Wake>,
-    pub ingest: Ingest,
+pub(crate) struct World {
+    pub(crate) pool: PgPool,
+    pub(crate) wake: Arc<Wake>,
+    pub(crate) ingest: Ingest,
     state_seq: AtomicU64,
     _stop: tokio_util::sync::DropGuard,
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let pool = pool::connect(&testpg::database().await, 24).await.unwrap();
         Self::over(pool)
     }
 
     /// Another hub over the same database.
-    pub fn over(pool: PgPool) -> Self {
+    pub(crate) fn over(pool: PgPool) -> Self {
         let (wake, stop) = (Wake::new(), CancellationToken::new());
         let (ingest, _committer) = Ingest::start(pool.clone(), wake.clone(), stop.clone());
         Self { pool, wake, ingest, state_seq: AtomicU64::new(1), _stop: stop.drop_guard() }
     }
 
     /// With a policy that heals and a cluster of `nodes` GPU nodes.
-    pub async fn healing(nodes: u32) -> Self {
+    pub(crate) async fn healing(nodes: u32) -> Self {
         let world = Self::new().await;
         world.policy(HEAL).await;
         world.snapshot(&cluster("c1"), (0..nodes).map(node).collect()).await;
         world
     }
 
-    pub async fn policy(&self, yaml: &str) -> u64 {
+    pub(crate) async fn policy(&self, yaml: &str) -> u64 {
         let policy = policy_file::check(yaml).unwrap();
         policy_apply(&self.pool, yaml, &policy.digest, "test").await.unwrap().revision
     }
 
-    pub async fn now(&self) -> Timestamp {
-        gpuheal_hub::store::moment::now(&mut *self.pool.acquire().await.unwrap()).await.unwrap()
+    pub(crate) async fn now(&self) -> Timestamp {
+        gpuheal_hub::store::moment::now(&mut self.pool.acquire().await.unwrap()).await.unwrap()
     }
 
-    pub async fn snapshot(&self, cluster: &ClusterId, nodes: Vec<v1::NodeState>) {
+    pub(crate) async fn snapshot(&self, cluster: &ClusterId, nodes: Vec<v1::NodeState>) {
         let part = v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] };
         self.state(cluster, v1::cluster_state::Body::Snapshot(part)).await;
     }
 
-    pub async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
+    pub(crate) async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
         let as_of_unix_ms = self.now().await.unix_ms();
         let seq = self.state_seq.fetch_add(1, Ordering::Relaxed);
         let state = v1::ClusterState { lease_transitions: 1, seq, as_of_unix_ms, body: Some(body) };
@@ -77,13 +77,13 @@ impl World {
     }
 
     /// Sends faults as one batch at the end of a stream of their own.
-    pub async fn faults(&self, cluster: &ClusterId, faults: &[Fault]) -> v1::FaultAck {
+    pub(crate) async fn faults(&self, cluster: &ClusterId, faults: &[Fault]) -> v1::FaultAck {
         let stream = format!("s-{}", uuid::Uuid::new_v4());
         self.ingest.submit(cluster.clone(), batch(&stream, 1, faults)).await.unwrap()
     }
 
     /// Judges until nothing is due; returns how many judgements that were.
-    pub async fn decide(&self) -> usize {
+    pub(crate) async fn decide(&self) -> usize {
         let mut judged = 0;
         loop {
             match decide::step(&self.pool, &self.wake).await.unwrap() {
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Does what sign and deliver do, without a key.
-    pub async fn dispatch(&self) {
+    pub(crate) async fn dispatch(&self) {
         self.run(
             "UPDATE commands SET state = 'DISPATCHED', envelope = 'x', envelope_sha256 = encode(sha256(command_id::text::bytea), 'hex'), key_id = 'k', \
              key_epoch = 1, signed_at = clock_timestamp(), sent_at = clock_timestamp() WHERE state = 'PROPOSED'",
@@ -102,32 +102,33 @@ impl World {
         .await;
     }
 
-    pub async fn run(&self, statement: &str) -> u64 {
+    pub(crate) async fn run(&self, statement: &str) -> u64 {
         sqlx::query(AssertSqlSafe(statement.to_owned())).execute(&self.pool).await.unwrap().rows_affected()
     }
 
-    pub async fn count(&self, what: &str) -> i64 {
+    pub(crate) async fn count(&self, what: &str) -> i64 {
         sqlx::query_scalar(AssertSqlSafe(format!("SELECT count(*) FROM {what}"))).fetch_one(&self.pool).await.unwrap()
     }
 
-    pub async fn text(&self, what: &str) -> String {
+    pub(crate) async fn text(&self, what: &str) -> String {
         let row: Option<Option<String>> =
             sqlx::query_scalar(AssertSqlSafe(format!("SELECT ({what})::text"))).fetch_optional(&self.pool).await.unwrap();
         row.flatten().unwrap_or_default()
     }
 
-    pub async fn lines(&self, query: &str) -> Vec<String> {
+    pub(crate) async fn lines(&self, query: &str) -> Vec<String> {
         sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_all(&self.pool).await.unwrap()
     }
 }
 
-pub fn cluster(id: &str) -> ClusterId {
+pub(crate) fn cluster(id: &str) -> ClusterId {
     ClusterId::parse(id).unwrap()
 }
 
 /// A healthy node of two GPUs, a day old.
-pub fn node(n: u32) -> v1::NodeState {
-    let gpu = |bus: u32| v1::GpuRef { slot: format!("0000:{bus:02x}:00"), uuid: format!("GPU-{n}-{bus}"), model: "NVIDIA H100".into() };
+pub(crate) fn node(n: u32) -> v1::NodeState {
+    let gpu =
+        |bus: u32| v1::GpuRef { slot: format!("0000:{bus:02x}:00"), uuid: format!("GPU-{n}-{bus}"), model: "NVIDIA H100".into() };
     v1::NodeState {
         name: format!("n{n}"),
         uid: format!("uid-{n}"),
@@ -142,18 +143,28 @@ pub fn node(n: u32) -> v1::NodeState {
 }
 
 /// The same node with our mark on it.
-pub fn marked(n: u32, incident: &str, plan_revision: u64) -> v1::NodeState {
-    let mark = v1::Mark { labelled: true, tainted: true, cordoned_by_us: false, incident_id: incident.to_owned(), last_process_unix_ms: 0 };
+pub(crate) fn marked(n: u32, incident: &str, plan_revision: u64) -> v1::NodeState {
+    let mark = v1::Mark {
+        labelled: true,
+        tainted: true,
+        cordoned_by_us: false,
+        incident_id: incident.to_owned(),
+        last_process_unix_ms: 0,
+    };
     v1::NodeState { mark: Some(mark), plan_revision, ..node(n) }
 }
 
 /// Xid 79 of node `n` by a decoded kernel line: stands alone, P0.
-pub fn xid79(cluster: &ClusterId, n: u32) -> Fault {
+pub(crate) fn xid79(cluster: &ClusterId, n: u32) -> Fault {
     fault(cluster, n, FaultClass::Xid, "79", Onset::Edge, Witness::KernelLine)
 }
 
-pub fn fault(cluster: &ClusterId, n: u32, class: FaultClass, code: &str, onset: Onset, witness: Witness) -> Fault {
-    let node = NodeRef { name: NodeName::parse(&format!("n{n}")).unwrap(), uid: NodeUid::parse(&format!("uid-{n}")).unwrap(), boot_id: "boot-1".into() };
+pub(crate) fn fault(cluster: &ClusterId, n: u32, class: FaultClass, code: &str, onset: Onset, witness: Witness) -> Fault {
+    let node = NodeRef {
+        name: NodeName::parse(&format!("n{n}")).unwrap(),
+        uid: NodeUid::parse(&format!("uid-{n}")).unwrap(),
+        boot_id: "boot-1".into(),
+    };
     let gpu = GpuRef { slot: GpuSlot::normalise("0000:5d:00"), uuid: None, model: "NVIDIA H100".into() };
     let mut fault = Fault {
         key: gpuheal_proto::ids::FaultKey::derive(cluster, &node.uid, None, "", ""),
@@ -175,11 +186,11 @@ pub fn fault(cluster: &ClusterId, n: u32, class: FaultClass, code: &str, onset: 
     fault
 }
 
-pub fn batch(stream: &str, first_seq: u64, faults: &[Fault]) -> v1::FaultBatch {
+pub(crate) fn batch(stream: &str, first_seq: u64, faults: &[Fault]) -> v1::FaultBatch {
     v1::FaultBatch { stream_id: stream.into(), first_seq, faults: faults.iter().map(Into::into).collect() }
 }
 
-pub fn request(id: &str, n: u32, action: Action) -> ManualRequest {
+pub(crate) fn request(id: &str, n: u32, action: Action) -> ManualRequest {
     ManualRequest {
         cluster: cluster("c1"),
         request_id: id.into(),
