@@ -126,8 +126,12 @@ impl Store {
 
     /// The objects of one resource that pass such a test, parsed.
     pub(crate) fn values(&self, storage: &str, wanted: impl Fn(&ObjKey, &Stored) -> bool) -> Vec<Value> {
-        let (rows, _) = self.snapshot(storage);
-        rows.iter().filter(|(key, stored)| wanted(key, stored)).map(|(_, stored)| stored.bare()).collect()
+        let found: Vec<Arc<Stored>> = {
+            let inner = self.lock();
+            let rows = inner.tables.get(storage).into_iter().flatten();
+            rows.filter(|(key, stored)| wanted(key, stored)).map(|(_, stored)| stored.clone()).collect()
+        };
+        found.iter().map(|stored| stored.bare()).collect()
     }
 
     /// Everything of every resource that passes such a test.

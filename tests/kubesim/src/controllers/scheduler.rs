@@ -1,7 +1,7 @@
 //! The scheduler: cordons, taints, node selectors and countable resources such as GPUs; else a pod stays Pending.
 //! Knows nothing of cpu, memory, affinity and priorities. Keeps what it needs of nodes and pods, so a round parses little.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -23,6 +23,33 @@ struct Node {
 struct Pod {
     node: String,
     requests: Amounts,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    count: usize,
+    amounts: Amounts,
+}
+
+/// What is taken on each node, and the nodes in order of their pods' number.
+#[derive(Debug, Default)]
+struct Room {
+    used: BTreeMap<String, Used>,
+    by_count: BTreeSet<(usize, String)>,
+}
+
+impl Room {
+    fn take(&mut self, node: &str, requests: &Amounts) {
+        let used = self.used.entry(node.to_owned()).or_default();
+        // A node that is gone may still have pods; it is no candidate.
+        if self.by_count.remove(&(used.count, node.to_owned())) {
+            self.by_count.insert((used.count + 1, node.to_owned()));
+        }
+        used.count += 1;
+        for (resource, amount) in requests {
+            *used.amounts.entry(resource.clone()).or_default() += amount;
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -63,9 +90,10 @@ impl Scheduler {
         self.pods.values().any(|pod| pod.node.is_empty())
     }
 
-    /// Tries to place every pod that has no node.
+    /// Tries to place every pod that has no node. Of pods that ask for the same, one refusal stands for all.
     pub(super) fn round(&mut self, store: &Store) {
-        let mut used = self.used();
+        let mut room = self.room();
+        let mut hopeless = BTreeSet::new();
         let waiting: Vec<ObjKey> = self.pods.iter().filter(|(_, pod)| pod.node.is_empty()).map(|(key, _)| key.clone()).collect();
         for key in waiting {
             let Some(pod) = store.load(super::PODS, &key).map(|stored| stored.bare()) else { continue };
@@ -75,47 +103,47 @@ impl Scheduler {
             {
                 continue;
             }
-            match self.place(&pod, &used) {
+            let wish = json!([requests(&pod), pod["spec"]["nodeSelector"], pod["spec"]["tolerations"]]).to_string();
+            let found = if hopeless.contains(&wish) { None } else { self.place(&pod, &room) };
+            match found {
                 Some(node) => {
-                    let (count, amounts) = used.entry(node.clone()).or_default();
-                    *count += 1;
-                    for (resource, amount) in requests(&pod) {
-                        *amounts.entry(resource).or_default() += amount;
-                    }
+                    room.take(&node, &requests(&pod));
                     bind(store, &key, &node);
                 }
-                None => self.refuse(store, &key, &pod),
+                None => {
+                    self.refuse(store, &key, &pod);
+                    hopeless.insert(wish);
+                }
             }
         }
     }
 
-    fn used(&self) -> BTreeMap<String, (usize, Amounts)> {
-        let mut used: BTreeMap<String, (usize, Amounts)> = BTreeMap::new();
-        for pod in self.pods.values().filter(|pod| !pod.node.is_empty()) {
-            let (count, amounts) = used.entry(pod.node.clone()).or_default();
-            *count += 1;
-            for (resource, amount) in &pod.requests {
-                *amounts.entry(resource.clone()).or_default() += amount;
-            }
+    fn room(&self) -> Room {
+        let mut room = Room::default();
+        for name in self.nodes.keys() {
+            room.by_count.insert((0, name.clone()));
         }
-        used
+        for pod in self.pods.values().filter(|pod| !pod.node.is_empty()) {
+            room.take(&pod.node, &pod.requests);
+        }
+        room
     }
 
     /// The fitting node with the fewest pods.
-    fn place(&self, pod: &Value, used: &BTreeMap<String, (usize, Amounts)>) -> Option<String> {
+    fn place(&self, pod: &Value, room: &Room) -> Option<String> {
         let wanted = requests(pod);
-        let fits = |(name, node): &(&String, &Node)| {
-            let taken = |resource: &str| used.get(*name).and_then(|(_, amounts)| amounts.get(resource)).copied().unwrap_or(0);
+        let fits = |name: &str| {
+            let Some(node) = self.nodes.get(name) else { return false };
+            let taken = |resource: &str| room.used.get(name).and_then(|used| used.amounts.get(resource)).copied().unwrap_or(0);
             node.open
-                && tolerated(pod, &node.taints)
-                && obj::entries(pod, "/spec/nodeSelector")
-                    .all(|(key, value)| node.labels.get(key).is_some_and(|have| have == value))
                 && wanted
                     .iter()
                     .all(|(resource, amount)| taken(resource) + amount <= node.allocatable.get(resource).copied().unwrap_or(0))
+                && tolerated(pod, &node.taints)
+                && obj::entries(pod, "/spec/nodeSelector")
+                    .all(|(key, value)| node.labels.get(key).is_some_and(|have| have == value))
         };
-        let count = |name: &String| used.get(name).map_or(0, |(count, _)| *count);
-        self.nodes.iter().filter(fits).min_by_key(|(name, _)| count(name)).map(|(name, _)| name.clone())
+        room.by_count.iter().map(|(_, name)| name).find(|name| fits(name)).cloned()
     }
 
     fn refuse(&self, store: &Store, key: &ObjKey, pod: &Value) {
@@ -201,9 +229,9 @@ mod tests {
         cordoned["spec"]["unschedulable"] = json!(true);
         let mut scheduler = scheduler(&[tainted, cordoned, build::gpu_node("c", 8, "H100"), build::cpu_node("d")]);
         let pod = build::gpu_pod("ml", "p", "", 6, &[]);
-        assert_eq!(scheduler.place(&pod, &scheduler.used()).as_deref(), Some("c"));
+        assert_eq!(scheduler.place(&pod, &scheduler.room()).as_deref(), Some("c"));
         scheduler.notice_pod(&ObjKey::new("ml", "q"), &build::gpu_pod("ml", "q", "c", 4, &[]), false);
-        assert_eq!(scheduler.place(&pod, &scheduler.used()), None);
+        assert_eq!(scheduler.place(&pod, &scheduler.room()), None);
     }
 
     #[test]
