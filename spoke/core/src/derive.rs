@@ -25,13 +25,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 
-use crate::scrape::{
-    allocatable::Offer,
-    conditions::Condition,
-    dcgm::Page,
-    kernel::KernelEvent,
-    webhook::Webhook,
-};
+use crate::scrape::{allocatable::Offer, conditions::Condition, dcgm::Page, kernel::KernelEvent, webhook::Webhook};
 pub use crate::verify::Standing;
 pub use exporter::{NoPage, Source};
 pub use held::{GPUS_MAX, NODES_MAX, NodePart, RestoreError};
@@ -116,7 +110,14 @@ impl Held {
     }
 
     /// Takes a page of the node's exporter. The names on the page are hints; which node it is, the caller knows.
-    pub fn take_page(&mut self, node: &NodeRef, source: &Source<'_>, page: &Page<'_>, settings: &Settings, now: Timestamp) -> Outcome {
+    pub fn take_page(
+        &mut self,
+        node: &NodeRef,
+        source: &Source<'_>,
+        page: &Page<'_>,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Outcome {
         if settings.scrape_off {
             return Outcome::skipped(Skip::SourceOff);
         }
@@ -130,7 +131,14 @@ impl Held {
     }
 
     /// The node's exporter gave no page.
-    pub fn take_no_page(&mut self, node: &NodeRef, source: &Source<'_>, why: NoPage, settings: &Settings, now: Timestamp) -> Outcome {
+    pub fn take_no_page(
+        &mut self,
+        node: &NodeRef,
+        source: &Source<'_>,
+        why: NoPage,
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Outcome {
         if settings.scrape_off {
             return Outcome::skipped(Skip::SourceOff);
         }
@@ -158,7 +166,14 @@ impl Held {
     }
 
     /// Takes kernel events of a node; `source` names who read them.
-    pub fn take_kernel(&mut self, node: &NodeRef, source: &str, events: &[KernelEvent], settings: &Settings, now: Timestamp) -> Outcome {
+    pub fn take_kernel(
+        &mut self,
+        node: &NodeRef,
+        source: &str,
+        events: &[KernelEvent],
+        settings: &Settings,
+        now: Timestamp,
+    ) -> Outcome {
         self.with(node, settings, now, |part, context| kernel::take(part, source, events, context))
     }
 

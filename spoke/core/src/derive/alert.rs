@@ -84,7 +84,8 @@ fn told(alert: &Alert, model: &str, context: &Context<'_>) -> Option<Told> {
     for reading in &alert.subject.readings {
         match *reading {
             AlertReading::XidCode(code) => {
-                told = Some(Told { class: FaultClass::Xid, code: code.to_string(), value: code.into(), threshold: 0.0, count: None });
+                told =
+                    Some(Told { class: FaultClass::Xid, code: code.to_string(), value: code.into(), threshold: 0.0, count: None });
             }
             AlertReading::XidCount(counted) => count = Some(counted),
             AlertReading::GpuTemp(celsius) => told = told.or_else(|| hot(celsius, model, context)),

@@ -36,14 +36,8 @@ pub(super) const BROKEN: &str = "exporter_broken";
 /// Code of a source fault: pages whose readings do not move.
 pub(super) const FROZEN: &str = "exporter_frozen";
 /// Signals whose absence is worth telling: an exporter without them cannot show the fault.
-const WANTED: [Metric; 6] = [
-    Metric::XidLast,
-    Metric::XidCount,
-    Metric::GpuTemp,
-    Metric::Energy,
-    Metric::RowRemapFailure,
-    Metric::EccUncorrectedVolatile,
-];
+const WANTED: [Metric; 6] =
+    [Metric::XidLast, Metric::XidCount, Metric::GpuTemp, Metric::Energy, Metric::RowRemapFailure, Metric::EccUncorrectedVolatile];
 
 /// Who was asked.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +100,7 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
     }
     lost::judge(part, source, context);
     settle(part, context);
+    part.keep(context);
 }
 
 /// Takes the page's GPUs in and nothing else.
@@ -183,7 +178,13 @@ pub(super) fn view(part: &NodePart, settings: &Settings, now: Timestamp) -> Opti
 }
 
 /// Whether what was held is of another start of exporter or driver, or too old to be compared with.
-fn is_new_start(part: &NodePart, source: &Source<'_>, places: &[Option<usize>], all: &[Readings<'_>], context: &Context<'_>) -> bool {
+fn is_new_start(
+    part: &NodePart,
+    source: &Source<'_>,
+    places: &[Option<usize>],
+    all: &[Readings<'_>],
+    context: &Context<'_>,
+) -> bool {
     let exporter = &part.exporter;
     let Some(page_at) = exporter.page_at else { return true };
     let known_start = !source.start.is_empty() && !exporter.start.is_empty();
@@ -243,7 +244,14 @@ fn page_is_good(part: &mut NodePart, context: &mut Context<'_>) {
     }
 }
 
-fn look_at(part: &mut NodePart, at: usize, source: &Source<'_>, workload: &str, readings: &Readings<'_>, context: &mut Context<'_>) {
+fn look_at(
+    part: &mut NodePart,
+    at: usize,
+    source: &Source<'_>,
+    workload: &str,
+    readings: &Readings<'_>,
+    context: &mut Context<'_>,
+) {
     let NodePart { node, known, gpus, .. } = part;
     let gpu = &mut gpus[at];
     let name = std::mem::take(&mut gpu.gpu);

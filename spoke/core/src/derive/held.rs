@@ -1,7 +1,10 @@
 //! What is remembered of one node, and how it goes to the journal and comes back. Bounded: GPUs, readings per GPU, alerts
 //! and faults each have a limit, and what was silent longest makes room.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpuheal_proto::{
     bytes_text::clip,
@@ -25,7 +28,10 @@ pub(super) const CODES_MAX: usize = 64;
 /// Most alerts of one node whose repeats are known.
 pub(super) const ALERTS_MAX: usize = 256;
 /// An event is no longer seen when nothing told of it for so long. Longer than Alertmanager's group interval of 5 min.
-const EVENT_LIFE: std::time::Duration = std::time::Duration::from_secs(360);
+const EVENT_LIFE: Duration = Duration::from_secs(360);
+/// So long an alert is taken to fire that nobody repeated or resolved, where nothing else measures what it says. Longer
+/// than Alertmanager's repeat interval of 4 h; a resolve may be lost.
+const ALERT_LIFE: Duration = Duration::from_secs(16_200);
 /// Version of what is written. Another one is not read: the node begins anew.
 const FORMAT: u32 = 1;
 
@@ -50,6 +56,8 @@ pub struct NodePart {
     pub(super) node: NodeRef,
     /// When anything was last heard of it.
     pub(super) met_at: Timestamp,
+    /// When it was last worth journaling.
+    pub(super) kept_at: Timestamp,
     /// When its boot id was first seen changed; the epoch: never.
     pub(super) rebooted_at: Timestamp,
     pub(super) exporter: Exporter,
@@ -135,6 +143,7 @@ impl NodePart {
             format: FORMAT,
             node,
             met_at: Timestamp::EPOCH,
+            kept_at: Timestamp::EPOCH,
             rebooted_at: Timestamp::EPOCH,
             exporter: Exporter::default(),
             gpus: Vec::new(),
@@ -173,6 +182,15 @@ impl NodePart {
         self.met_at = now;
     }
 
+    /// Has the part journaled now and then though nothing is new in it, so that after a restart the last readings are still
+    /// young enough to be a predecessor: twice within the stale limit.
+    pub(super) fn keep(&mut self, context: &mut Context<'_>) {
+        context.out.changed |= context.now.since(self.kept_at) >= context.settings.stale_after / 2;
+        if context.out.changed {
+            self.kept_at = context.now;
+        }
+    }
+
     /// What follows is the first sight of another start: no change against what was is an edge.
     pub(super) fn forget_predecessors(&mut self) {
         for gpu in &mut self.gpus {
@@ -193,11 +211,7 @@ impl NodePart {
         if let Some(held) = held {
             return Some(held.gpu.clone());
         }
-        let named = GpuRef {
-            slot: slot.cloned(),
-            uuid: uuid.and_then(|uuid| GpuUuid::parse(uuid).ok()),
-            model: String::new(),
-        };
+        let named = GpuRef { slot: slot.cloned(), uuid: uuid.and_then(|uuid| GpuUuid::parse(uuid).ok()), model: String::new() };
         (named != GpuRef::default()).then_some(named)
     }
 
@@ -240,13 +254,20 @@ impl NodePart {
     pub(super) fn age(&mut self, context: &mut Context<'_>) {
         let (now, stale_after) = (context.now, context.settings.stale_after);
         for known in self.known.iter_mut() {
+            let measured = known.sights.keys().any(|witness| super::known::measures(*witness));
             let due: Vec<Witness> = known
                 .sights
                 .iter()
                 .filter(|(witness, sight)| {
-                    let life = if is_exporters(**witness, known.class) { stale_after } else { EVENT_LIFE };
+                    let life = match witness {
+                        _ if is_exporters(**witness, known.class) => stale_after,
+                        Witness::Alert if !measured => ALERT_LIFE,
+                        _ => EVENT_LIFE,
+                    };
                     let ages = !matches!(witness, Witness::NodeCondition | Witness::Allocatable);
-                    ages && sight.state != EvidenceState::Stale && now.since(sight.checked) > life && is_live(sight.state, **witness)
+                    ages && sight.state != EvidenceState::Stale
+                        && now.since(sight.checked) > life
+                        && is_live(sight.state, **witness)
                 })
                 .map(|(witness, _)| *witness)
                 .collect();

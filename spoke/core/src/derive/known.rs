@@ -4,7 +4,7 @@
 //! cleared, a count that reached the threshold, and of events an occurrence after the window has passed without one told.
 //! All else is a repeat: it moves evidence and no fault. States of one fault's witnesses are kept apart and joined by [`state`].
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
     bytes_text::clip,
@@ -24,8 +24,8 @@ use crate::verify::Standing;
 pub const KNOWN_MAX: usize = 512;
 /// Most occurrences whose times are kept for one witness; a threshold above it is never reached by counting edges.
 const TIMES_MAX: usize = 32;
-/// That a fault is still seen is told no more often than this, in seconds: twice within the hub's patience of a minute.
-const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+/// That a fault is still seen is told no more often than this.
+const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// What every taking needs.
 pub(super) struct Context<'a> {
@@ -105,6 +105,7 @@ impl Faults {
         self.known.iter().find(|known| known.key == *key)
     }
 
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Known> {
         self.known.iter()
     }
@@ -145,7 +146,15 @@ impl Faults {
     }
 
     /// A witness's source spoke and does not show the fault: clear or stale, as the caller knows.
-    pub(super) fn unseen(&mut self, class: FaultClass, code: &str, slot: Option<&GpuSlot>, witness: Witness, state: EvidenceState, context: &mut Context<'_>) {
+    pub(super) fn unseen(
+        &mut self,
+        class: FaultClass,
+        code: &str,
+        slot: Option<&GpuSlot>,
+        witness: Witness,
+        state: EvidenceState,
+        context: &mut Context<'_>,
+    ) {
         if let Some(known) = self.find(class, code, slot) {
             known.turn(witness, state, context);
         }
@@ -205,10 +214,10 @@ impl Known {
         });
         sight.count = sight.counted(found, settings, now, new_witness);
         let became_edge = sight.onset == Onset::Standing && found.onset == Onset::Edge;
-        let reached = found.class == FaultClass::Xid && sight.emitted_count < settings.xid_errors && sight.count >= settings.xid_errors;
-        let again = found.onset == Onset::Edge
-            && is_event(found.class, found.witness)
-            && now.since(sight.emitted) >= settings.xid_window;
+        let reached =
+            found.class == FaultClass::Xid && sight.emitted_count < settings.xid_errors && sight.count >= settings.xid_errors;
+        let again =
+            found.onset == Onset::Edge && is_event(found.class, found.witness) && now.since(sight.emitted) >= settings.xid_window;
         let worse = found.class == FaultClass::HealthWatch && found.value > sight.value;
         let new = new_witness || became_edge || reached || again || worse;
         if became_edge {

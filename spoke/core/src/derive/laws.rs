@@ -30,7 +30,11 @@ fn any_gpu(index: u8) -> impl Strategy<Value = Option<Gpu>> {
             let gpu = if rows > 0 { gpu.xid(xid) } else { gpu };
             let gpu = if rows > 1 { gpu.count(48, count).row("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", dbe) } else { gpu };
             let gpu = gpu.row("DCGM_FI_DEV_ROW_REMAP_FAILURE", remap);
-            Some(gpu.labelled("DCGM_EXP_GPU_HEALTH_STATUS", ",health_watch=\"MEM\",health_error_code=\"DCGM_FR_XID_ERROR\"", verdict))
+            Some(gpu.labelled(
+                "DCGM_EXP_GPU_HEALTH_STATUS",
+                ",health_watch=\"MEM\",health_error_code=\"DCGM_FR_XID_ERROR\"",
+                verdict,
+            ))
         },
     )
 }

@@ -63,7 +63,14 @@ fn take_condition(part: &mut NodePart, condition: &Condition<'_>, context: &mut 
     }
 }
 
-fn report_condition(part: &mut NodePart, condition: &Condition<'_>, bad: &Bad, hold_s: f64, lasted_s: f64, context: &mut Context<'_>) {
+fn report_condition(
+    part: &mut NodePart,
+    condition: &Condition<'_>,
+    bad: &Bad,
+    hold_s: f64,
+    lasted_s: f64,
+    context: &mut Context<'_>,
+) {
     let slot = bad.named.slot.map(Into::into);
     // A blind monitor says nothing of the GPU that it names.
     let (class, gpu) = match bad.topic {

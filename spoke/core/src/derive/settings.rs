@@ -234,8 +234,7 @@ fn thermal(model: &str, wire: Option<&v1::ThermalSettings>, base: Thermal, error
 
 fn by_model(wire: &BTreeMap<String, v1::ThermalSettings>, base: Thermal, errors: &mut Vec<Error>) -> Vec<(String, Thermal)> {
     within("thermal_by_model", wire.len(), MODELS_MAX, errors);
-    let mut models: Vec<_> =
-        wire.iter().map(|(model, own)| (model.clone(), thermal(model, Some(own), base, errors))).collect();
+    let mut models: Vec<_> = wire.iter().map(|(model, own)| (model.clone(), thermal(model, Some(own), base, errors))).collect();
     models.sort_by_key(|(part, _)| std::cmp::Reverse(part.len()));
     models
 }

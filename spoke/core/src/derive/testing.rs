@@ -74,7 +74,8 @@ impl Gpu {
 
     fn write(&self, energy: u64, page: &mut String) {
         let (index, uuid, slot) = (self.index, uuid(self.board), slot(self.index));
-        let labels = format!("gpu=\"{index}\",UUID=\"{uuid}\",pci_bus_id=\"0000{slot}.0\",modelName=\"{MODEL}\",Hostname=\"exporter-abc\"");
+        let labels =
+            format!("gpu=\"{index}\",UUID=\"{uuid}\",pci_bus_id=\"0000{slot}.0\",modelName=\"{MODEL}\",Hostname=\"exporter-abc\"");
         writeln!(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {energy}").unwrap();
         for (metric, more, value) in &self.rows {
             writeln!(page, "{metric}{{{labels}{more}}} {value}").unwrap();
@@ -154,8 +155,7 @@ impl Scene {
         use crate::scrape::kernel::{Assembler, KmsgRecord};
         let mut log = Assembler::default();
         let records = lines.iter().enumerate().map(|(at, line)| format!("4,{at},{},-;{line}", at * 5_000_000));
-        let events: Vec<_> =
-            records.flat_map(|record| log.take(&KmsgRecord::parse(record.as_bytes()).unwrap()).events).collect();
+        let events: Vec<_> = records.flat_map(|record| log.take(&KmsgRecord::parse(record.as_bytes()).unwrap()).events).collect();
         self.held.take_kernel(&self.node, "kernel log", &events, &self.settings, self.now)
     }
 

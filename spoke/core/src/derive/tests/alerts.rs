@@ -56,7 +56,9 @@ fn an_alert_without_a_gpu_is_the_nodes_and_never_gpu_0s() {
 
 #[test]
 fn an_address_is_looked_up_and_a_pod_name_is_no_node() {
-    for node in [("instance", "10.0.0.1:9400"), ("instance", "10.0.0.9:9100"), ("Hostname", "exporter-abc"), ("kubernetes_node", "gpu-1")] {
+    for node in
+        [("instance", "10.0.0.1:9400"), ("instance", "10.0.0.9:9100"), ("Hostname", "exporter-abc"), ("kubernetes_node", "gpu-1")]
+    {
         let out = Scene::new().alerts(&alert("firing", &[("alertname", "GPUHot"), node], AT));
         assert_eq!(brief(&out), ["alert GPUHot node edge alert"], "{node:?}");
     }
@@ -68,10 +70,40 @@ fn an_address_is_looked_up_and_a_pod_name_is_no_node() {
 
 #[test]
 fn a_firing_group_with_a_resolved_alert_inside_fires_for_the_others_only() {
-    let body = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/samples/alert-constructed-gpu-mixed-0.34.json"));
+    let body = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/data/samples/alert-constructed-gpu-mixed-0.34.json"
+    ));
     let mut scene = Scene::new();
     let out = scene.alerts(&body.unwrap().replace("gpu-node-1", "gpu-1"));
     let codes: Vec<_> = out.faults.iter().map(|fault| fault.code.as_str()).collect();
     assert_eq!(codes, ["79"], "95 is resolved, 48 is of another node");
     assert_eq!((out.skips[&Skip::AlertResolved], out.skips[&Skip::AlertNodeUnknown]), (1, 1));
+}
+
+#[test]
+fn an_alert_that_nobody_repeats_fires_on_unless_something_measures_it() {
+    let mut scene = Scene::new();
+    let labels = [("alertname", "GPUXid"), ("node", "gpu-1"), ("err_code", "79"), ("UUID", &uuid(0))];
+    let fault = only(&scene.alerts(&alert("firing", &labels, AT)));
+    scene.wait_s(3_600);
+    scene.held.tick(&scene.settings, scene.now);
+    assert_eq!(scene.state(&fault), EvidenceState::Seen);
+    scene.wait_s(4 * 3_600);
+    scene.held.tick(&scene.settings, scene.now);
+    assert_eq!(scene.state(&fault), EvidenceState::Stale, "a resolve may be lost");
+}
+
+#[test]
+fn a_firing_alert_keeps_no_heat_that_the_exporter_saw_end() {
+    let mut scene = Scene::new();
+    scene.page(&[gpu(0).temp(90)]);
+    let fault = only(&scene.page(&[gpu(0).temp(90)]));
+    let labels = [("alertname", "GPUHot"), ("node", "gpu-1"), ("UUID", &uuid(0)), ("gpu_temp", "90")];
+    let told = scene.alerts(&alert("firing", &labels, AT));
+    for _ in 0..7 {
+        scene.page(&[gpu(0).temp(50)]);
+        scene.held.tick(&scene.settings, scene.now);
+    }
+    assert_eq!(scene.state(&fault), EvidenceState::Clear, "{:?}", brief(&told));
 }

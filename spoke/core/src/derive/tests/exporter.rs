@@ -170,7 +170,10 @@ fn a_gpu_is_lost_after_three_scrapes_without_its_rows_beside_fresh_neighbours() 
     assert_eq!(scene.page(&[gpu(0).xid(0)]).faults, []);
     assert_eq!(scene.held.gpus(&scene.node.uid).len(), 1);
     let fault = only(&scene.page(&[gpu(0).xid(0)]));
-    assert_eq!(brief(&Outcome { faults: vec![fault.clone()], ..Outcome::default() }), ["gpu_lost lost 0000:11:00 edge missing_rows"]);
+    assert_eq!(
+        brief(&Outcome { faults: vec![fault.clone()], ..Outcome::default() }),
+        ["gpu_lost lost 0000:11:00 edge missing_rows"]
+    );
     assert_eq!(scene.page(&[gpu(0).xid(0)]).faults, []);
     scene.page(&[gpu(0).xid(0), gpu(1).xid(0)]);
     assert_eq!(scene.state(&fault), EvidenceState::Clear);

@@ -18,7 +18,10 @@ fn a_condition_counts_after_its_own_hold_whatever_its_reason_says() {
         scene.wait_s(30);
     }
     assert_eq!(faults.len(), 1);
-    assert_eq!((faults[0].class, faults[0].code.as_str(), faults[0].onset), (FaultClass::NodeCondition, "AcceleratedHardwareReady", Onset::Edge));
+    assert_eq!(
+        (faults[0].class, faults[0].code.as_str(), faults[0].onset),
+        (FaultClass::NodeCondition, "AcceleratedHardwareReady", Onset::Edge)
+    );
 }
 
 #[test]

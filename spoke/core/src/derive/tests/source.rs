@@ -65,7 +65,9 @@ fn a_repeated_page_between_two_collections_is_not_frozen() {
 fn bad_rows_leave_the_good_ones_to_speak() {
     let mut scene = Scene::new();
     let uuid = uuid(0);
-    scene.text(&format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\",UUID=\"{uuid}\"}} 60\nDCGM_FI_DEV_XID_ERRORS{{gpu=\"0\",UUID=\"{uuid}\"}} 0\n"));
+    scene.text(&format!(
+        "DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\",UUID=\"{uuid}\"}} 60\nDCGM_FI_DEV_XID_ERRORS{{gpu=\"0\",UUID=\"{uuid}\"}} 0\n"
+    ));
     let page = format!(
         "DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\",UUID=\"{uuid}\"}} 61\nDCGM_FI_DEV_ECC{{gpu=\"0\"}} ERROR - FAILED TO CONVERT TO STRING\nDCGM_FI_DEV_XID_ERRORS{{gpu=\"0\",UUID=\"{uuid}\"}} 79\n"
     );
@@ -86,4 +88,11 @@ fn settings_switch_sources_off() {
     (scene.settings.scrape_off, scene.settings.webhook_off) = (true, true);
     assert_eq!(scene.page(&[gpu(0).xid(79)]).skips[&Skip::SourceOff], 1);
     assert_eq!(scene.alerts(&alert("firing", &[("alertname", "X"), ("node", "gpu-1")], "2026-11-29T19:00:00Z")).faults, []);
+}
+
+#[test]
+fn a_quiet_node_is_journaled_often_enough_to_be_a_predecessor() {
+    let mut scene = Scene::new();
+    let kept = (0..10).filter(|_| !scene.page(&eight()).touched.is_empty()).count();
+    assert_eq!(kept, 5, "at a scrape a minute and a stale limit of three, every other page");
 }

@@ -52,7 +52,9 @@ fn each_second_field_that_agrees_is_a_second_witness_of_the_same_fault() {
 #[test]
 fn an_idle_clock_event_agrees_with_nothing() {
     let mut scene = Scene::new();
-    let hot = || [gpu(0).temp(90).labelled("DCGM_EXP_CLOCK_EVENTS_COUNT", ",clock_event=\"gpu_idle\"", 9).row("DCGM_FI_DEV_MEMORY_TEMP", 0)];
+    let hot = || {
+        [gpu(0).temp(90).labelled("DCGM_EXP_CLOCK_EVENTS_COUNT", ",clock_event=\"gpu_idle\"", 9).row("DCGM_FI_DEV_MEMORY_TEMP", 0)]
+    };
     scene.page(&hot());
     assert_eq!(only(&scene.page(&hot())).witness, Witness::ExporterGauge);
 }
