@@ -1,29 +1,54 @@
 //! Stage `derive`, the part with state: hands what the sources say to the pure detectors, keeps what they hold, journals
-//! what they find before anybody hears of it.
+//! what they find before anybody hears of it. Both replicas take alerts; pages and node objects count for the leader
+//! alone, and teach a standby the inventory. When the journal refuses, what was taken in is forgotten and found again.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod evidence;
+mod nodes;
+mod page;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use gpuheal_proto::{
+    fault::NodeRef,
     ids::{ClusterId, FaultKey, NodeUid},
     link::v1,
     time::Timestamp,
 };
-use gpuheal_spoke_core::scrape::webhook;
+use gpuheal_spoke_core::{
+    derive::{Held, NodePart, Outcome, Settings as Detect},
+    scrape::{alias::AlertLabels, webhook},
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::Store;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    journal::{self, Journal},
+    clock,
+    journal::{self, Journal, Submitted},
     link::Wanted,
-    metrics::Metrics,
+    metrics::{self, Metrics},
     ports::{Attachment, FaultView, Leadership, Standing},
-    scrape::{Failure, Target},
     settings::Settings,
     watch::{Nodes, Touched},
 };
+
+use evidence::Pending;
+use nodes::Lookup;
+
+/// How often silence is looked at.
+const TICK: Duration = Duration::from_secs(5);
+/// How often node objects are looked at for what must last before it counts: twice a minute.
+const NODES_EVERY: Duration = Duration::from_secs(30);
+/// How often evidence is sent.
+const EVIDENCE_EVERY: Duration = Duration::from_secs(1);
+/// How often taking a storm of node changes pauses for others: changes are gathered in between.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Everything that the detectors touch.
 pub struct Deps {
@@ -80,48 +105,246 @@ pub enum AlertError {
 
 /// The detectors and what they hold.
 pub struct Derive {
-    /// What they touch.
-    pub deps: Deps,
+    deps: Deps,
+    held: Mutex<Held>,
+    /// Held while something is taken in and its place in the journal settled, so that the two orders are one.
+    turn: tokio::sync::Mutex<()>,
+    pending: Mutex<Pending>,
+    /// UIDs by name, to tell which part goes when a node does.
+    uids: Mutex<BTreeMap<String, NodeUid>>,
 }
 
 impl Derive {
     /// Detectors that hold what the journal held.
     #[must_use]
-    pub fn new(deps: Deps, _restored: BTreeMap<String, Bytes>) -> Arc<Self> {
-        Arc::new(Self { deps })
+    pub fn new(deps: Deps, restored: BTreeMap<String, Bytes>) -> Arc<Self> {
+        let mut held = Held::new(deps.cluster.clone());
+        for (uid, bytes) in restored {
+            if let Err(error) = held.restore(&bytes) {
+                tracing::warn!(node.uid = %uid, %error, "what was held of a node is lost, its faults come as standing");
+            }
+        }
+        tracing::info!(nodes = held.nodes(), "detectors start with what the journal held");
+        Arc::new(Self {
+            deps,
+            held: Mutex::new(held),
+            turn: tokio::sync::Mutex::new(()),
+            pending: Mutex::default(),
+            uids: Mutex::default(),
+        })
     }
-
-    /// Takes what a scrape brought: a page, or why there is none.
-    pub async fn page(&self, _target: &Target, _page: Result<&[u8], &Failure>, _now: Timestamp) {}
 
     /// Takes a webhook's body; returns once everything that it says is on the disk, told now or before.
     ///
     /// # Errors
     /// When the body is none, or could not be kept.
-    pub async fn alerts(&self, _body: &[u8], _now: Timestamp) -> Result<Taken, AlertError> {
-        Ok(Taken::default())
+    pub async fn alerts(&self, body: &[u8], now: Timestamp) -> Result<Taken, AlertError> {
+        let body = webhook::decode(body, &AlertLabels::default())?;
+        if !self.deps.nodes.listed() {
+            return Err(AlertError::NotListed);
+        }
+        let settings = self.deps.settings.detect();
+        let lookup = Lookup::new(&self.deps.nodes, &self.deps.exporters);
+        // Which nodes it names, found out on an empty memory: their parts can then be put back.
+        Held::new(self.deps.cluster.clone()).take_alerts(&body, &lookup, &settings, now);
+        let named = lookup.named();
+        let outcome = self.take(&named, true, |held| held.take_alerts(&body, &lookup, &settings, now)).await?;
+        let skipped = outcome.skips.iter().map(|(skip, count)| (skip.as_str(), *count)).collect();
+        let refused = body.refused.iter().map(|refused| format!("{}: expected {}", refused.path, refused.expected)).collect();
+        Ok(Taken { faults: outcome.faults.len(), repeats: outcome.repeats, skipped, refused, truncated: body.truncated_alerts })
     }
 
     /// GPUs that the node's source shows.
     #[must_use]
-    pub fn gpus(&self, _node: &NodeUid) -> Vec<v1::GpuRef> {
-        Vec::new()
+    pub fn gpus(&self, node: &NodeUid) -> Vec<v1::GpuRef> {
+        self.held.lock().expect("no holder of this lock panics").gpus(node).iter().map(Into::into).collect()
     }
 
     /// How each source is.
     #[must_use]
     pub fn sources(&self) -> Vec<v1::SourceState> {
-        Vec::new()
+        let settings = self.deps.settings.detect();
+        let held = self.held.lock().expect("no holder of this lock panics");
+        held.sources(&settings, clock::wall()).iter().map(Into::into).collect()
+    }
+
+    fn leads(&self) -> bool {
+        self.deps.leadership.borrow().transitions().is_some()
+    }
+
+    /// Takes something in and journals what it comes to. `nodes` are all whose part may change. With `wait` it returns
+    /// once that, or what was known of it already, is on the disk.
+    async fn take(
+        &self,
+        nodes: &BTreeSet<NodeUid>,
+        wait: bool,
+        take: impl FnOnce(&mut Held) -> Outcome,
+    ) -> Result<Outcome, journal::Error> {
+        let (outcome, before, submitted) = {
+            let _turn = self.turn.lock().await;
+            let (outcome, before, bytes) = {
+                let mut held = self.held.lock().expect("no holder of this lock panics");
+                let before: Vec<_> = nodes.iter().map(|uid| (uid.clone(), held.checkpoint(uid))).collect();
+                let outcome = take(&mut held);
+                let part = |uid: &NodeUid| (uid.to_string(), Bytes::from(held.node_bytes(uid)));
+                let bytes: Vec<_> = outcome.touched.iter().map(part).collect();
+                (outcome, before, bytes)
+            };
+            let submitted = if !outcome.faults.is_empty() || wait {
+                Some(self.deps.journal.submit(&outcome.faults, bytes).await?)
+            } else {
+                if !bytes.is_empty() {
+                    self.deps.journal.hold(bytes).await;
+                }
+                None
+            };
+            (outcome, before, submitted)
+        };
+        self.settled(&outcome, before, submitted).await?;
+        self.told(&outcome);
+        Ok(outcome)
+    }
+
+    async fn settled(
+        &self,
+        outcome: &Outcome,
+        before: Vec<(NodeUid, Option<NodePart>)>,
+        submitted: Option<Submitted>,
+    ) -> Result<(), journal::Error> {
+        let Some(submitted) = submitted else { return Ok(()) };
+        let Err(error) = submitted.durable().await else { return Ok(()) };
+        let reason = if matches!(error, journal::Error::Full { .. }) { "full" } else { "disk" };
+        self.deps.metrics.inc(metrics::JOURNAL_FAILED, &[("reason", reason)]);
+        tracing::error!(%error, faults = outcome.faults.len(), "faults were not journaled, they will be found again");
+        let mut held = self.held.lock().expect("no holder of this lock panics");
+        before.into_iter().for_each(|(uid, part)| held.roll_back(&uid, part));
+        Err(error)
+    }
+
+    fn told(&self, outcome: &Outcome) {
+        for fault in &outcome.faults {
+            let (class, witness) = (fault.class.as_str(), fault.witness.as_str());
+            self.deps.metrics.inc(metrics::FAULTS, &[("class", class)]);
+            tracing::info!(
+                fault.id = %fault.key, node.name = %fault.node.name, class, code = %fault.code,
+                onset = fault.onset.as_str(), witness, source = %fault.source, "fault found"
+            );
+        }
+        for (skip, count) in &outcome.skips {
+            self.deps.metrics.add(metrics::SIGNALS_SKIPPED, &[("reason", skip.as_str())], f64::from(*count));
+        }
+        if outcome.repeats > 0 {
+            self.deps.metrics.add(metrics::SIGNALS_REPEATED, &[], f64::from(outcome.repeats));
+        }
+        self.pending.lock().expect("no holder of this lock panics").put(&outcome.evidence);
+    }
+
+    /// Takes one node object, if it is still there; forgets its part, if it was seen deleted.
+    async fn node(&self, name: &str, settings: &Detect, now: Timestamp) {
+        let Some(object) = self.deps.nodes.node(name) else {
+            let gone = self.uids.lock().expect("no holder of this lock panics").remove(name);
+            if let Some(uid) = gone {
+                self.gone(uid).await;
+            }
+            return;
+        };
+        let Some(node) = nodes::node_ref(&object) else { return };
+        let before = self.uids.lock().expect("no holder of this lock panics").insert(name.to_owned(), node.uid.clone());
+        if let Some(before) = before.filter(|before| *before != node.uid) {
+            self.gone(before).await;
+        }
+        if !self.leads() {
+            return;
+        }
+        let named = [node.uid.clone()].into();
+        let parts = nodes::Parts::of(&object);
+        // A journal that refuses has said so; the node is looked at again.
+        let _ = self.take(&named, false, |held| held.take_node(&parts.view(&node), settings, now)).await;
+    }
+
+    async fn gone(&self, uid: NodeUid) {
+        self.held.lock().expect("no holder of this lock panics").gone(&uid);
+        self.deps.journal.hold(vec![(uid.to_string(), Bytes::new())]).await;
+    }
+
+    fn node_named(&self, name: &str) -> Option<NodeRef> {
+        nodes::node_ref(self.deps.nodes.node(name)?.as_ref())
     }
 }
 
-/// Looks at node objects as they change and at everything as time passes, until cancelled.
-pub async fn run(_derive: Arc<Derive>, _touched: Arc<Touched>, _wanted: watch::Receiver<Wanted>, cancel: CancellationToken) {
-    cancel.cancelled().await;
+/// Looks at node objects as they change and at everything as time passes, and sends evidence, until cancelled.
+pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::Receiver<Wanted>, cancel: CancellationToken) {
+    tokio::select! {
+        () = cancel.cancelled() => return,
+        () = derive.deps.nodes.ready() => {}
+    }
+    let mut ticks = tokio::time::interval(TICK);
+    let mut all = tokio::time::interval(NODES_EVERY);
+    let mut tell = tokio::time::interval(EVIDENCE_EVERY);
+    let mut standing = wanted.borrow().standing;
+    loop {
+        let names: BTreeSet<String> = tokio::select! {
+            () = cancel.cancelled() => return,
+            () = touched.wait() => {
+                tokio::time::sleep(GATHER).await;
+                touched.take()
+            }
+            _ = all.tick() => derive.deps.nodes.nodes().iter().filter_map(|node| node.metadata.name.clone()).collect(),
+            _ = ticks.tick() => {
+                let settings = derive.deps.settings.detect();
+                let _ = derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, clock::wall())).await;
+                continue;
+            }
+            _ = tell.tick() => {
+                derive.tell();
+                continue;
+            }
+            Ok(()) = wanted.changed() => {
+                let now = wanted.borrow_and_update().standing;
+                if std::mem::replace(&mut standing, now) != now {
+                    derive.tell_all();
+                }
+                continue;
+            }
+        };
+        let settings = derive.deps.settings.detect();
+        for name in names {
+            derive.node(&name, &settings, clock::wall()).await;
+        }
+    }
+}
+
+impl Derive {
+    /// Sends what gathered, while this replica leads and a hub listens.
+    fn tell(&self) {
+        if !self.leads() || self.deps.attachment.borrow().generation.is_none() {
+            return;
+        }
+        let mut pending = self.pending.lock().expect("no holder of this lock panics");
+        while let Ok(permit) = self.deps.evidence.try_reserve() {
+            let Some(batch) = pending.next() else { return };
+            permit.send(batch);
+        }
+    }
+
+    /// How every known fault stands is to be told anew.
+    fn tell_all(&self) {
+        let all = self.held.lock().expect("no holder of this lock panics").evidence();
+        self.pending.lock().expect("no holder of this lock panics").put(&all);
+    }
 }
 
 impl FaultView for Derive {
-    fn standing(&self, _key: &FaultKey) -> Standing {
-        Standing::Unknown
+    fn standing(&self, key: &FaultKey) -> Standing {
+        use gpuheal_spoke_core::derive::Standing as Pure;
+        let settings = self.deps.settings.detect();
+        match self.held.lock().expect("no holder of this lock panics").standing(key, &settings, clock::wall()) {
+            Pure::Present => Standing::Present,
+            Pure::Cleared => Standing::Cleared,
+            Pure::Unknown => Standing::Unknown,
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

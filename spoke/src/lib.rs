@@ -24,5 +24,7 @@ pub mod scrape;
 pub mod send;
 pub mod settings;
 pub mod state;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod verify;
 pub mod watch;

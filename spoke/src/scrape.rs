@@ -110,20 +110,18 @@ impl One {
     }
 
     fn wait(&self, leads: bool) -> Duration {
-        let interval = Duration::from_millis(self.deps.settings.current().scrape_interval_ms.into());
+        let interval = self.deps.settings.detect().scrape_interval;
         let times = if leads { 1 } else { STANDBY_INTERVALS };
         (interval * times).mul_f64(0.9 + 0.2 * chance())
     }
 
     async fn once(&self) {
-        let settings = self.deps.settings.current();
-        if settings.scrape_off {
+        if self.deps.settings.detect().scrape_off {
             return;
         }
         let Ok(_permit) = self.permits.acquire().await else { return };
         let started = clock::boottime();
-        let timeout = Duration::from_millis(settings.scrape_timeout_ms.into());
-        let page = self.fetcher.get(&self.target.url, timeout).await;
+        let page = self.fetcher.get(&self.target.url, self.deps.settings.scrape_timeout()).await;
         self.deps.metrics.observe(metrics::SCRAPE_SECONDS, &[], (clock::boottime() - started).as_secs_f64());
         let outcome = page.as_ref().map_or_else(Failure::word, |page| if page.cut { "cut" } else { "ok" });
         self.deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);

@@ -132,13 +132,13 @@ impl Deps {
                 pods.entry(node).or_default().push(pod);
             }
         }
-        let settings = self.settings.current();
+        let labels = self.settings.node_labels();
         for object in self.nodes.nodes() {
             let name = object.metadata.name.clone().unwrap_or_default();
             let gpus = self.gpus(&object);
             if !gpus.is_empty() || is_gpu_node(&object) {
                 let pods = pods.remove(&name).unwrap_or_default();
-                nodes.insert(name, node_state(&object, &pods, gpus, &settings.node_labels));
+                nodes.insert(name, node_state(&object, &pods, gpus, &labels));
             }
         }
         Told { nodes, config: self.cluster_config(), sources: self.derive.sources() }
@@ -147,7 +147,7 @@ impl Deps {
     /// What is not as it was told; and takes it as told.
     fn changed(&self, told: &mut Told) -> Option<v1::StateDelta> {
         let mut delta = v1::StateDelta::default();
-        let settings = self.settings.current();
+        let labels = self.settings.node_labels();
         let mut gone = BTreeSet::new();
         for name in self.touched.take() {
             let Some(object) = self.nodes.node(&name) else {
@@ -159,7 +159,7 @@ impl Deps {
             if gpus.is_empty() && !is_gpu_node(&object) && !told.nodes.contains_key(&name) {
                 continue;
             }
-            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &settings.node_labels);
+            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &labels);
             let before = told.nodes.insert(name, state.clone());
             // Another machine under the same name: the old one is gone.
             gone.extend(before.as_ref().filter(|before| before.uid != state.uid).map(|before| before.uid.clone()));

@@ -41,7 +41,7 @@ async fn take(deps: &Deps, headers: &HeaderMap, body: Body) -> Result<Response, 
         return Err(too_large());
     }
     let body = axum::body::to_bytes(body, WEBHOOK_BYTES_MAX).await.map_err(|_| too_large())?;
-    if deps.settings.current().webhook_off {
+    if deps.settings.detect().webhook_off {
         return Ok(Json(serde_json::json!({"faults": 0, "note": "webhooks are switched off by policy"})).into_response());
     }
     let taken = deps.derive.alerts(&body, clock::wall()).await.map_err(failed)?;

@@ -81,6 +81,8 @@ pub(super) struct Disk {
     streams: Vec<Stream>,
     file: File,
     held: BTreeMap<String, Bytes>,
+    /// Of the next segment's file: two segments may start at one number.
+    next_index: u64,
     /// Two processes in one directory would give one number two meanings.
     _lock: File,
 }
@@ -92,14 +94,14 @@ impl Disk {
         fs::create_dir_all(dir).map_err(fail("create the directory"))?;
         let lock = File::create(dir.join("lock")).map_err(fail("create the lock"))?;
         lock.try_lock().map_err(|_| Error::InUse)?;
-        let (mut streams, held, resumable) = load(dir).map_err(fail("read the segments"))?;
+        let Loaded { mut streams, held, resumable, next_index } = load(dir).map_err(fail("read the segments"))?;
         drop_oldest(&mut streams);
         let generation = streams.last().map_or(1, |stream| stream.generation + 1);
         if !resumable {
             streams.push(Stream { id: new_stream_id()?, generation, segments: Vec::new(), acked: Vec::new() });
             drop_oldest(&mut streams);
         }
-        let mut disk = Self { dir: dir.to_owned(), limits, streams, file: lock.try_clone().map_err(fail("open"))?, held, _lock: lock };
+        let mut disk = Self { dir: dir.to_owned(), limits, streams, file: lock.try_clone().map_err(fail("open"))?, held, next_index, _lock: lock };
         if resumable {
             let last = disk.active().segments.last().expect("a resumable stream has a segment");
             disk.file = OpenOptions::new().append(true).open(&last.path).map_err(fail("open the last segment"))?;
@@ -203,11 +205,13 @@ impl Disk {
 
     /// A new segment, which starts with all that is held: older ones may then go.
     fn rotate(&mut self) -> io::Result<()> {
+        let index = self.next_index;
+        self.next_index += 1;
         let stream = self.active();
         let (first_seq, id) = (stream.next_seq(), stream.id.to_string());
-        let name = format!("{:08}-{id}.{first_seq:020}.seg", stream.generation);
+        let name = format!("{:08}-{id}.{first_seq:020}.{index:010}.seg", stream.generation);
         let path = self.dir.join(name);
-        self.file = OpenOptions::new().create(true).append(true).open(&path)?;
+        self.file = OpenOptions::new().create_new(true).append(true).open(&path)?;
         let segment = Segment { path, first_seq, next_seq: first_seq, index: Index::default(), bytes: 0 };
         self.active().segments.push(segment);
         self.write(&Record { kind: Kind::HEAD, first_seq, stream_id: id, ..Record::default() })?;
@@ -350,19 +354,29 @@ fn chunk(bytes: &[u8], seq: u64, end_seq: u64) -> Chunk {
     }
 }
 
-/// Streams as they lie in the directory, oldest first; what was held; and whether the last may be gone on with.
-fn load(dir: &Path) -> io::Result<(Vec<Stream>, BTreeMap<String, Bytes>, bool)> {
-    let mut names: Vec<(u64, StreamId, u64, PathBuf)> = Vec::new();
+/// What lies in a directory.
+struct Loaded {
+    /// Oldest first.
+    streams: Vec<Stream>,
+    held: BTreeMap<String, Bytes>,
+    /// The last stream may be gone on with.
+    resumable: bool,
+    next_index: u64,
+}
+
+fn load(dir: &Path) -> io::Result<Loaded> {
+    let mut names: Vec<(u64, StreamId, u64, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        if let Some((generation, id, first_seq)) = path.file_name().and_then(|name| name.to_str()).and_then(parse_name) {
-            names.push((generation, id, first_seq, path));
+        if let Some((generation, id, first_seq, index)) = path.file_name().and_then(|name| name.to_str()).and_then(parse_name) {
+            names.push((generation, id, first_seq, index, path));
         }
     }
-    names.sort_by(|a, b| (a.0, &a.1, a.2).cmp(&(b.0, &b.1, b.2)));
+    names.sort();
+    let next_index = names.iter().map(|name| name.3 + 1).max().unwrap_or(0);
     let mut streams: Vec<Stream> = Vec::new();
     let (mut held, mut clean, mut closed) = (BTreeMap::new(), true, false);
-    for (generation, id, first_seq, path) in names {
+    for (generation, id, first_seq, _, path) in names {
         let scan = segment::scan(&path, first_seq)?;
         if streams.last().is_none_or(|stream| stream.id != id) {
             streams.push(Stream { id, generation, segments: Vec::new(), acked: Vec::new() });
@@ -379,7 +393,7 @@ fn load(dir: &Path) -> io::Result<(Vec<Stream>, BTreeMap<String, Bytes>, bool)> 
     }
     bridge(&mut streams);
     let resumable = clean && closed && !streams.is_empty();
-    Ok((streams, held, resumable))
+    Ok(Loaded { streams, held, resumable, next_index })
 }
 
 /// Where a segment ends below the start of the next, the numbers between were given and are lost: they belong to the
@@ -411,10 +425,12 @@ fn remove(path: &Path) {
     }
 }
 
-fn parse_name(name: &str) -> Option<(u64, StreamId, u64)> {
+/// Generation, stream, first number and index.
+fn parse_name(name: &str) -> Option<(u64, StreamId, u64, u64)> {
     let (generation, rest) = name.strip_suffix(".seg")?.split_once('-')?;
-    let (id, first_seq) = rest.split_once('.')?;
-    Some((generation.parse().ok()?, StreamId::parse(id).ok()?, first_seq.parse().ok()?))
+    let mut parts = rest.split('.');
+    let (id, first_seq, index) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((generation.parse().ok()?, StreamId::parse(id).ok()?, first_seq.parse().ok()?, index.parse().ok()?))
 }
 
 fn new_stream_id() -> Result<StreamId, Error> {

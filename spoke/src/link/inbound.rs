@@ -64,7 +64,7 @@ impl Inbound<'_> {
             }
             Message::Settings(settings) => {
                 let ack = self.deps.settings.take(&settings, self.keys);
-                self.deps.metrics.set(metrics::SETTINGS_VERSION, &[], self.deps.settings.current().version as f64);
+                self.deps.metrics.set(metrics::SETTINGS_VERSION, &[], self.deps.settings.version() as f64);
                 self.answer(Up::SettingsAck(ack))?;
             }
             Message::Command(command) => self.command(command)?,

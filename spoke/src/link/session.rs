@@ -126,7 +126,7 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(gpuheal_prot
         trust_version: seen.trust_version,
         hub_term_seen: seen.hub_term,
         cmd_seq_seen: seen.cmd_seq,
-        settings_version: deps.settings.current().version,
+        settings_version: deps.settings.version(),
         open_commands: seen.open_commands,
         wall_unix_ms: clock::wall().unix_ms(),
         lease_transitions: deps.leadership.borrow().transitions(),

@@ -12,6 +12,8 @@ pub struct Target {
     pub node: String,
     /// Where its page is.
     pub url: String,
+    /// Tells one start of its process from the next: the pod's UID and its restarts; empty when nobody knows.
+    pub start: String,
 }
 
 impl Target {
@@ -38,7 +40,7 @@ impl FromStr for StaticTarget {
             return Err(malformed());
         }
         let path = if matches!(uri.path(), "" | "/") { "/metrics" } else { "" };
-        Ok(Self(Target { node: node.to_owned(), url: format!("{}{path}", url.trim_end_matches('/')) }))
+        Ok(Self(Target { node: node.to_owned(), url: format!("{}{path}", url.trim_end_matches('/')), start: String::new() }))
     }
 }
 
@@ -73,7 +75,9 @@ fn of_pod(pod: &Pod, port: u16) -> Option<Target> {
     let named = ports().find(|port| port.name.as_deref() == Some("metrics")).or_else(|| ports().next());
     let port = named.and_then(|port| u16::try_from(port.container_port).ok()).unwrap_or(port);
     let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-    Some(Target { node, url: format!("http://{host}:{port}/metrics") })
+    let restarts: i32 = status.container_statuses.iter().flatten().map(|status| status.restart_count).sum();
+    let start = format!("{}/{restarts}", pod.metadata.uid.as_deref().unwrap_or_default());
+    Some(Target { node, url: format!("http://{host}:{port}/metrics"), start })
 }
 
 #[cfg(test)]

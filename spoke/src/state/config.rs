@@ -1,7 +1,7 @@
 //! The owner's ConfigMap as the hub is told it: as it is, and narrowed by what the spoke's flags say. Pure.
 
 use gpuheal_proto::words::Level;
-use gpuheal_spoke_core::ceiling::{parse_duration, show};
+use gpuheal_spoke_core::ceiling::parse_duration;
 use serde_json::{Map, Value};
 
 use crate::ceiling::Flags;
@@ -18,7 +18,7 @@ pub(super) fn narrowed(yaml: &str, flags: Flags) -> String {
     if let Some(cooldown) = flags.cooldown {
         let own = config.get("cooldown").and_then(Value::as_str).and_then(parse_duration);
         if own.is_none_or(|own| own < cooldown) {
-            config.insert("cooldown".to_owned(), show(cooldown).into());
+            config.insert("cooldown".to_owned(), format!("{}s", cooldown.as_secs()).into());
         }
     }
     if let Some(level) = flags.level {

@@ -1,0 +1,119 @@
+//! Pages and node objects through the detectors into a real journal.
+
+use serde_json::json;
+
+use super::*;
+use crate::{scrape::Target, testing::TestCluster};
+
+fn page(xid: u32, energy: u32) -> String {
+    let labels = |gpu: u32| {
+        format!("gpu=\"{gpu}\",UUID=\"GPU-{gpu}\",pci_bus_id=\"00000000:5{gpu}:00.0\",device=\"nvidia{gpu}\",modelName=\"NVIDIA H100\"")
+    };
+    let mut out = String::new();
+    for gpu in 0..8 {
+        let xid = if gpu == 3 { xid } else { 0 };
+        out += &format!("DCGM_FI_DEV_XID_ERRORS{{{}}} {xid}\n", labels(gpu));
+        out += &format!("DCGM_FI_DEV_GPU_TEMP{{{}}} 41\n", labels(gpu));
+        out += &format!("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{}}} {energy}\n", labels(gpu));
+    }
+    out
+}
+
+fn target() -> Target {
+    Target { node: "n1".into(), url: "http://10.0.0.1:9400/metrics".into(), start: "p/0".into() }
+}
+
+async fn scraped(cluster: &TestCluster, xid: u32, at_s: i64) {
+    let now = Timestamp::from_unix_ms(1_800_000_000_000 + at_s * 1000);
+    let page = page(xid, u32::try_from(at_s).unwrap() + 1);
+    cluster.derive.page(&target(), Ok(page.as_bytes()), now).await;
+}
+
+#[tokio::test]
+async fn an_xid_that_appears_between_two_pages_is_journaled_as_an_edge_once() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    for (xid, at_s) in [(0, 0), (79, 60), (79, 120)] {
+        scraped(&cluster, xid, at_s).await;
+    }
+    let faults = cluster.journaled().await;
+    let xids: Vec<_> = faults.iter().filter(|fault| fault.class() == v1::FaultClass::Xid).collect();
+    assert_eq!(xids.len(), 1, "{faults:?}");
+    assert_eq!((xids[0].code.as_str(), xids[0].onset()), ("79", v1::Onset::Edge));
+    assert_eq!(xids[0].gpu.as_ref().unwrap().slot, "0000:53:00");
+    assert_eq!(xids[0].source, "exporter 10.0.0.1:9400");
+    let key = FaultKey::parse(&xids[0].fault_key).unwrap();
+    // Judged by the wall clock, which the pages' times are not near: what cannot be told is not clear.
+    assert_ne!(cluster.derive.standing(&key), Standing::Cleared);
+    assert_eq!(cluster.derive.gpus(&NodeUid::parse("uid-n1").unwrap()).len(), 8);
+    assert_eq!(cluster.derive.sources().len(), 1);
+}
+
+#[tokio::test]
+async fn a_standby_learns_the_inventory_and_reports_no_fault() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    cluster.leadership.send_replace(Leadership::Standby);
+    scraped(&cluster, 0, 0).await;
+    scraped(&cluster, 79, 60).await;
+    assert!(cluster.journaled().await.is_empty());
+    let body = json!({"alerts": [{"status": "firing", "startsAt": "2026-11-29T19:00:00Z",
+        "labels": {"alertname": "GPUXid", "node": "n1", "xid": "79", "UUID": "GPU-3"}}]});
+    let taken = cluster.derive.alerts(body.to_string().as_bytes(), Timestamp::from_unix_ms(1_800_000_061_000)).await.unwrap();
+    assert_eq!(taken.faults, 1, "{taken:?}");
+    let faults = cluster.journaled().await;
+    assert_eq!(faults[0].gpu.as_ref().unwrap().slot, "0000:53:00", "the alert named a UUID, the inventory told its slot");
+}
+
+#[tokio::test]
+async fn what_is_held_outlives_a_restart_so_that_a_change_is_an_edge() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    scraped(&cluster, 0, 0).await;
+    scraped(&cluster, 31, 60).await;
+    cluster.journal.close().await.unwrap();
+    let TestCluster { dir, .. } = cluster;
+    let mut cluster = loop {
+        // The thread before lets go of the directory soon after the close.
+        if std::fs::File::open(dir.path().join("lock")).unwrap().try_lock().is_ok() {
+            break TestCluster::with_journal(dir, crate::journal::Limits::default()).await;
+        }
+        tokio::task::yield_now().await;
+    };
+    cluster.node("n1", &json!({}));
+    scraped(&cluster, 79, 120).await;
+    let faults = cluster.journaled().await;
+    let last = faults.last().unwrap();
+    assert_eq!((last.code.as_str(), last.onset()), ("79", v1::Onset::Edge), "{faults:?}");
+}
+
+#[tokio::test]
+async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    let (wanted, wanting) = watch::channel(Wanted::default());
+    let cancel = CancellationToken::new();
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    scraped(&cluster, 0, 0).await;
+    scraped(&cluster, 79, 60).await;
+    wanted.send_modify(|wanted| wanted.standing += 1);
+    let key = cluster.journaled().await[0].fault_key.clone();
+    let told = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            let batch = cluster.evidence.recv().await.unwrap();
+            if batch.items.iter().any(|item| item.fault_key == key) {
+                return true;
+            }
+        }
+    });
+    assert!(told.await.unwrap());
+    cluster.delete_node("n1");
+    let uid = NodeUid::parse("uid-n1").unwrap();
+    let forgotten = tokio::time::timeout(Duration::from_secs(10), async {
+        while !cluster.derive.gpus(&uid).is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    forgotten.await.unwrap();
+    cancel.cancel();
+}

@@ -1,0 +1,155 @@
+//! For tests alone: a cluster of reflector stores that a test fills, and the parts that stand on it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gpuheal_proto::{ids::ClusterId, link::v1};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::{
+    reflector::{self, store::Writer},
+    watcher::Event,
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use crate::{
+    derive::{self, Derive},
+    journal::{Journal, Limits},
+    metrics::Metrics,
+    ports::{Attachment, Leadership},
+    settings::Settings,
+    watch::{Nodes, Touched},
+};
+
+/// A cluster, filled by hand.
+pub(crate) struct TestCluster {
+    nodes_writer: Writer<Node>,
+    pods_writer: Writer<Pod>,
+    exporters_writer: Writer<Pod>,
+    pub(crate) nodes: Nodes,
+    pub(crate) derive: Arc<Derive>,
+    pub(crate) journal: Journal,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) touched: Arc<Touched>,
+    pub(crate) leadership: watch::Sender<Leadership>,
+    pub(crate) attachment: watch::Sender<Attachment>,
+    pub(crate) evidence: mpsc::Receiver<v1::EvidenceBatch>,
+    pub(crate) dir: tempfile::TempDir,
+    _changed: watch::Sender<u64>,
+}
+
+impl TestCluster {
+    /// A cluster that has been listed and is empty; this replica leads and is attached.
+    pub(crate) async fn new() -> Self {
+        Self::with_journal(tempfile::tempdir().expect("a directory"), Limits::default()).await
+    }
+
+    /// The same over a journal of the given size.
+    pub(crate) async fn with_journal(dir: tempfile::TempDir, limits: Limits) -> Self {
+        let (nodes, nodes_writer) = reflector::store();
+        let (pods, pods_writer) = reflector::store();
+        let (exporters, exporters_writer) = reflector::store();
+        let (changed, changes) = watch::channel(0);
+        let (leadership, leading) = watch::channel(Leadership::Leading { lease_transitions: 3 });
+        let (attachment, attached) = watch::channel(Attachment { generation: Some(7), ..Attachment::default() });
+        let (evidence_tx, evidence) = mpsc::channel(16);
+        let (journal, held) = Journal::open(dir.path(), limits).expect("a new journal");
+        let (settings, metrics, touched) = (Settings::new(), Metrics::new(), Touched::new());
+        let nodes = Nodes::new(nodes, pods, changes);
+        let deps = derive::Deps {
+            cluster: ClusterId::parse("c1").expect("a good id"),
+            journal: journal.clone(),
+            settings: Arc::clone(&settings),
+            nodes: nodes.clone(),
+            exporters,
+            touched: Arc::clone(&touched),
+            metrics: Arc::clone(&metrics),
+            leadership: leading,
+            attachment: attached,
+            evidence: evidence_tx,
+        };
+        let derive = Derive::new(deps, held);
+        let mut cluster = Self {
+            nodes_writer,
+            pods_writer,
+            exporters_writer,
+            nodes,
+            derive,
+            journal,
+            settings,
+            metrics,
+            touched,
+            leadership,
+            attachment,
+            evidence,
+            dir,
+            _changed: changed,
+        };
+        for event in [Event::Init, Event::InitDone] {
+            cluster.nodes_writer.apply_watcher_event(&event);
+        }
+        for event in [Event::Init, Event::InitDone] {
+            cluster.pods_writer.apply_watcher_event(&event);
+            cluster.exporters_writer.apply_watcher_event(&event);
+        }
+        cluster.nodes.ready().await;
+        cluster
+    }
+
+    /// Adds or replaces a node with eight GPUs.
+    pub(crate) fn node(&mut self, name: &str, more: &Value) {
+        let mut node = json!({
+            "metadata": {"name": name, "uid": format!("uid-{name}"), "resourceVersion": "1"},
+            "status": {
+                "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"},
+                "nodeInfo": {"bootID": "boot-1", "architecture": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                    "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""},
+            },
+        });
+        merge(&mut node, more);
+        let node = serde_json::from_value(node).expect("a node");
+        self.nodes_writer.apply_watcher_event(&Event::Apply(node));
+        self.touched.add(name);
+    }
+
+    /// Removes a node.
+    pub(crate) fn delete_node(&mut self, name: &str) {
+        let node = self.nodes.node(name).expect("the node is there");
+        self.nodes_writer.apply_watcher_event(&Event::Delete(Node::clone(&node)));
+        self.touched.add(name);
+    }
+
+    /// Adds a pod that holds a GPU.
+    pub(crate) fn gpu_pod(&mut self, name: &str, node: &str) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}")},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+        });
+        let pod = serde_json::from_value(pod).expect("a pod");
+        self.pods_writer.apply_watcher_event(&Event::Apply(pod));
+        self.touched.add(node);
+    }
+
+    /// Every fault in the journal, in order.
+    pub(crate) async fn journaled(&self) -> Vec<v1::Fault> {
+        use prost::Message as _;
+        let stream = self.journal.head().borrow().stream.clone();
+        let mut faults = Vec::new();
+        while let Ok(crate::journal::Chunk::Faults { faults: more, .. }) = self.journal.read(&stream, faults.len() as u64 + 1).await {
+            faults.extend(more.into_iter().map(|bytes| v1::Fault::decode(bytes).expect("a fault")));
+        }
+        faults
+    }
+}
+
+fn merge(into: &mut Value, more: &Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            let old: BTreeMap<String, Value> = more.clone().into_iter().collect();
+            for (key, value) in old {
+                merge(into.entry(key).or_insert(Value::Null), &value);
+            }
+        }
+        (into, more) => *into = more.clone(),
+    }
+}
