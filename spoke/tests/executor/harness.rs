@@ -56,7 +56,7 @@ impl Cluster {
             create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
         }
         for node in ["n1", "n2", "n3", "n4"] {
-            create(build::gpu_node(node, 8, "NVIDIA H100 80GB HBM3"));
+            create(build::gpu_node(node, 8, "NVIDIA-H100-80GB-HBM3"));
         }
         Self { sim }
     }
@@ -139,7 +139,6 @@ pub(crate) struct Spoke {
     pub(crate) seen: watch::Receiver<Seen>,
     stop: CancellationToken,
     task: JoinHandle<()>,
-    client: Client,
 }
 
 pub(crate) fn election(identity: &str) -> elector::Config {
@@ -193,14 +192,20 @@ impl Spoke {
             metrics,
         };
         let task = tokio::spawn(Hand::run(deps, down_rx, up_tx, stop.clone()));
-        Self { down, up, faults, clock, config, attachment, elector, seen, stop, task, client }
+        Self { down, up, faults, clock, config, attachment, elector, seen, stop, task }
     }
 
     pub(crate) async fn leading(cluster: &Cluster, replica: &str, config: &str) -> Self {
-        let spoke = Self::start(cluster, replica, config).await;
-        eventually("the replica leads and is ready", || async { spoke.elector.margin().is_some() }).await;
-        // Its first look at fence and HealActions.
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut spoke = Self::start(cluster, replica, config).await;
+        // Only who leads and has read fence and HealActions looks at the clock: its doubt is the sign, and leaves no trace.
+        spoke.clock.set(clock::wall(), Duration::from_secs(61));
+        let probe = command(cluster, "n4", 1, vec![mark()]);
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while spoke.carry_out(&probe).await.refusal() != v1::RefusalCode::ClockUncertain {
+            assert!(tokio::time::Instant::now() < until, "not ready within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        spoke.clock.set(clock::wall(), Duration::from_millis(2));
         spoke
     }
 
@@ -247,7 +252,6 @@ impl Spoke {
         self.task.abort();
         self.elector.abandon();
         self.stop.cancel();
-        drop(self.client);
     }
 }
 

@@ -1,9 +1,14 @@
 //! Marking: how often a node is written, and what is there before it is.
 
-use gpuheal_proto::link::v1::CommandState;
+use gpuheal_proto::{command::Command, link::v1::CommandState};
 use serde_json::json;
 
 use crate::harness::{Cluster, Spoke, command, drain, eventually, mark, marks, signed};
+
+/// The Event on the command's HealAction, the last call of all.
+fn told(cluster: &Cluster, command: &Command) -> bool {
+    cluster.sim.store().list("events").iter().any(|event| event["involvedObject"]["name"] == command.id.to_string())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quarantine_is_one_write_of_the_node() {
@@ -36,15 +41,14 @@ async fn from_command_to_drained_and_reported_takes_at_most_seven_requests() {
     cluster.gpu_pod("web-1", "n1", json!({}));
     let mut spoke = Spoke::leading(&cluster, "a", "").await;
     // The first command under a key epoch writes the fence; that is once per epoch, not per command.
-    spoke.carry_out(&command(&cluster, "n2", 1, vec![mark()])).await;
+    let first = command(&cluster, "n2", 1, vec![mark()]);
+    spoke.carry_out(&first).await;
+    eventually("its last Event is posted", || async { told(&cluster, &first) }).await;
     let from = cluster.sim.recorder().mark();
     let command = command(&cluster, "n1", 2, vec![mark(), drain()]);
     let end = spoke.carry_out(&command).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
-    eventually("the last Event is posted", || async {
-        cluster.sim.store().list("events").iter().any(|event| event["involvedObject"]["name"] == command.id.to_string())
-    })
-    .await;
+    eventually("the last Event is posted", || async { told(&cluster, &command) }).await;
     let requests: Vec<_> = cluster.requests_since(from).iter().map(|r| format!("{} {} {}", r.verb, r.target(), r.code)).collect();
     assert!(requests.len() <= 7, "{requests:#?}");
 }

@@ -144,7 +144,12 @@ async fn an_older_hub_term_is_refused_also_by_the_next_leader() {
     let fence = cluster.sim.store().get("configmaps", "gpu-selfhealing", "gpu-selfhealing-fence").unwrap();
     assert_eq!(fence["data"]["hubTerm"], "9");
     spoke.kill();
-    let mut next = Spoke::leading(&cluster, "b", "").await;
-    let end = next.carry_out(&command(&cluster, "n2", 1, vec![mark()])).await;
+    let mut next = Spoke::start(&cluster, "b", "").await;
+    let stale = command(&cluster, "n2", 1, vec![mark()]);
+    let mut end = next.carry_out(&stale).await;
+    while end.state() == CommandState::NotNow {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        end = next.carry_out(&stale).await;
+    }
     assert_eq!(end.refusal(), RefusalCode::StaleHubTerm);
 }

@@ -10,8 +10,13 @@ async fn a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon() {
     let cluster = Cluster::start().await;
     cluster.sim.store().patch_merge("nodes", "", "n1", &json!({"spec": {"unschedulable": true}})).unwrap();
     let mut spoke = Spoke::leading(&cluster, "a", "").await;
-    let marked = spoke.carry_out(&command(&cluster, "n1", 1, vec![mark()])).await;
+    let first = command(&cluster, "n1", 1, vec![mark()]);
+    let marked = spoke.carry_out(&first).await;
     assert_eq!(marks(&cluster.node("n1")), (true, 1, true));
+    eventually("the mark's last Event is posted", || async {
+        cluster.sim.store().list("events").iter().any(|event| event["involvedObject"]["name"] == first.id.to_string())
+    })
+    .await;
     let from = cluster.sim.recorder().mark();
     let end = spoke.carry_out(&command(&cluster, "n1", 2, vec![release(marked.undo)])).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
