@@ -12,17 +12,24 @@ use std::{
 
 use bytes::Bytes;
 use gpuheal_proto::{
+    ids::IncidentId,
     link::v1::{self, attach_response::Message},
     time::Timestamp,
 };
-use sqlx::PgPool;
+use serde_json::json;
+use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     link::{Lane, Registry, Session},
     metrics,
-    store::outbox::{self, Stored, Waiting},
+    store::{
+        self, Labelled as _,
+        audit::{Entry, audit_append},
+        moment,
+        outbox::{self, Stored, Waiting},
+    },
     wake::{POLL, Wake},
 };
 use due::{Due, Why};
@@ -68,29 +75,50 @@ impl Stage {
     ///
     /// # Errors
     /// When the database fails. What was sent and not noted is sent again.
-    pub async fn round(&self) -> Result<usize, sqlx::Error> {
+    pub async fn round(&self) -> Result<usize, store::Error> {
         let sessions = self.registry.leading();
         if sessions.is_empty() {
             return Ok(0);
         }
         let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
-        let mut conn = self.pool.acquire().await?;
-        let waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await?;
+        let mut conn = self.pool.acquire().await.label("deliver.connect")?;
+        let waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
         let picked = pick(&waiting);
         if picked.is_empty() {
             return Ok(0);
         }
         let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
-        let (sent, cancelled) =
-            put(&by_cluster, &picked, outbox::bytes(&mut conn, &picked.keys().cloned().collect::<Vec<_>>()).await?);
-        if !sent.is_empty() {
-            outbox::sent(&mut conn, &sent).await?;
-        }
-        if !cancelled.is_empty() {
-            outbox::cancel_sent(&mut conn, &cancelled).await?;
+        let keys: Vec<Key> = picked.keys().cloned().collect();
+        let stored = outbox::bytes(&mut conn, &keys).await.label("deliver.bytes")?;
+        let (sent, cancelled) = put(&by_cluster, &picked, stored);
+        if !sent.is_empty() || !cancelled.is_empty() {
+            note(&mut conn, &sent, &cancelled).await?;
         }
         Ok(sent.len() + cancelled.len())
     }
+}
+
+/// Notes what was put on streams, with its entries in the audit.
+async fn note(conn: &mut PgConnection, sent: &[Key], cancelled: &[Key]) -> Result<(), store::Error> {
+    let mut tx = conn.begin().await.label("deliver.begin")?;
+    let noted = outbox::sent(&mut tx, sent).await.label("deliver.sent")?;
+    outbox::cancel_sent(&mut tx, cancelled).await.label("deliver.cancel_sent")?;
+    let mut entries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+    for (cluster, command, incident) in noted {
+        entries.entry(cluster).or_default().push(Entry {
+            kind: "command_sent",
+            actor: "hub/deliver".to_owned(),
+            subject: format!("command/{command}"),
+            incident: Some(IncidentId::from_uuid(incident)),
+            body: json!({}),
+        });
+    }
+    let now = moment::now(&mut tx).await?;
+    // Chains in the order of their names, as everybody who takes several.
+    for (cluster, entries) in &entries {
+        audit_append(&mut tx, cluster, entries, now).await?;
+    }
+    tx.commit().await.label("deliver.commit")
 }
 
 /// What is to be done with each row; rows with nothing to do are left out.

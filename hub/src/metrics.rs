@@ -22,7 +22,7 @@ pub static SESSIONS: Gauge = Gauge::new("gpu_selfhealing_hub_sessions", "Spoke r
 /// Why sessions ended.
 pub static DETACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_detaches_total",
-    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, certificate).",
+    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, database, certificate).",
     ["cause"],
 );
 /// Messages up.
@@ -80,7 +80,7 @@ pub static FLEET_CALLS: Family<2> = Family::counter(
 /// A stage's loop failed.
 pub static STAGE_FAILURES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_stage_failures_total",
-    "Rounds of a stage that failed and will be tried again, by stage (sign, deliver, flush).",
+    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush).",
     ["stage"],
 );
 /// Certificates read again.

@@ -222,7 +222,7 @@ pub enum Policy {
 /// `audit`.
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// List entries of a cluster's chain, oldest first
+    /// List entries of a cluster's chain, oldest first; of the fleet's own unless a cluster is named
     List {
         /// Of which cluster
         #[arg(long)]
@@ -234,7 +234,7 @@ pub enum Audit {
         #[arg(long, default_value_t = 200)]
         limit: u32,
     },
-    /// Check a cluster's chain from its first entry on; all clusters unless one is named
+    /// Check a cluster's chain from its first entry on; the fleet's own and all clusters' unless one is named
     Verify {
         /// Of which cluster
         #[arg(long)]

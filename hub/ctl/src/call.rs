@@ -117,7 +117,9 @@ impl Error {
 fn advice(status: &Status) -> String {
     let said = status.message();
     let next = match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => "use --identity with a user's certificate of this hub",
+        Code::Unauthenticated | Code::PermissionDenied => {
+            "use --identity with a user's certificate of this hub, and --hub with its fleet listener"
+        }
         Code::Unavailable => "the hub is away or has no database: try again, then look at its /readyz",
         Code::DeadlineExceeded | Code::Cancelled => "no answer in time: try again, or give more with --timeout-s",
         Code::Unimplemented => "this hub is older than gpuhealctl: use the gpuhealctl of its release",

@@ -1,13 +1,28 @@
 //! The stage's loop: claims proposed commands, signs them, stores the bytes. One round is one transaction.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use gpuheal_proto::ids::CommandId;
-use sqlx::PgPool;
+use gpuheal_proto::{
+    command::Command,
+    ids::{ClusterId, CommandId},
+};
+use serde_json::json;
+use sqlx::{PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 
-use super::Signer;
-use crate::{metrics, store::outbox, wake::Wake};
+use super::{Signed, Signer};
+use crate::{
+    metrics,
+    store::{
+        self, Labelled as _,
+        audit::{Entry, audit_append, chain_of},
+        moment, outbox,
+    },
+    wake::Wake,
+};
 
 /// Commands in one transaction: at about 2 KiB each half a megabyte, signed in 10 ms.
 const ROUND_MAX: i64 = 256;
@@ -54,10 +69,11 @@ impl Stage {
     ///
     /// # Errors
     /// When the database fails: nothing was stored then.
-    pub async fn round(&self, complained: &mut BTreeSet<CommandId>) -> Result<usize, sqlx::Error> {
-        let mut tx = self.pool.begin().await?;
-        let proposed = outbox::proposed_claim(&mut tx, ROUND_MAX).await?;
+    pub async fn round(&self, complained: &mut BTreeSet<CommandId>) -> Result<usize, store::Error> {
+        let mut tx = self.pool.begin().await.label("sign.begin")?;
+        let proposed = outbox::proposed_claim(&mut tx, ROUND_MAX).await.label("sign.claim")?;
         let mut signed = Vec::with_capacity(proposed.len());
+        let mut entries: BTreeMap<ClusterId, Vec<Entry>> = BTreeMap::new();
         for row in proposed {
             let made = row.command.map_err(|error| (row.command_id, error.to_string(), "invalid")).and_then(|command| {
                 self.signer
@@ -66,19 +82,33 @@ impl Stage {
                     .map_err(|error| (row.command_id, error.to_string(), error.cause()))
             });
             match made {
-                Ok((command, made)) => signed.push((command.audience, command.id, made)),
+                Ok((command, made)) => {
+                    entries.entry(command.audience.clone()).or_default().push(self.entry(&command, &made));
+                    signed.push((command.audience, command.id, made));
+                }
                 Err((id, error, cause)) => complain(complained, id, &error, cause),
             }
         }
-        outbox::signed_store(&mut tx, &signed, self.signer.keyid(), self.signer.key_epoch()).await?;
+        outbox::signed_store(&mut tx, &signed, self.signer.keyid(), self.signer.key_epoch()).await.label("sign.store")?;
         let cancelled = self.cancels(&mut tx).await?;
-        tx.commit().await?;
+        audit(&mut tx, &entries).await?;
+        tx.commit().await.label("sign.commit")?;
         metrics::SIGNED.add(["command"], signed.len() as u64);
         Ok(signed.len() + cancelled)
     }
 
-    async fn cancels(&self, tx: &mut sqlx::PgConnection) -> Result<usize, sqlx::Error> {
-        let asked = outbox::cancel_claim(tx, ROUND_MAX).await?;
+    fn entry(&self, command: &Command, made: &Signed) -> Entry {
+        Entry {
+            kind: "command_signed",
+            actor: "hub/sign".to_owned(),
+            subject: format!("command/{}", command.id),
+            incident: Some(command.incident),
+            body: json!({"sha256": made.sha256, "key_id": self.signer.keyid(), "key_epoch": self.signer.key_epoch(), "hub_term": command.hub_term}),
+        }
+    }
+
+    async fn cancels(&self, tx: &mut PgConnection) -> Result<usize, store::Error> {
+        let asked = outbox::cancel_claim(tx, ROUND_MAX).await.label("sign.cancel_claim")?;
         let mut signed = Vec::with_capacity(asked.len());
         for (cluster, id, body) in asked {
             match self.signer.cancel(&body) {
@@ -89,10 +119,22 @@ impl Stage {
                 }
             }
         }
-        outbox::cancel_store(tx, &signed).await?;
+        outbox::cancel_store(tx, &signed).await.label("sign.cancel_store")?;
         metrics::SIGNED.add(["cancel"], signed.len() as u64);
         Ok(signed.len())
     }
+}
+
+/// Chains are taken in the order of their names by everybody who takes several, so that nobody waits in a circle.
+async fn audit(tx: &mut PgConnection, entries: &BTreeMap<ClusterId, Vec<Entry>>) -> Result<(), store::Error> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let now = moment::now(tx).await?;
+    for (cluster, entries) in entries {
+        audit_append(tx, chain_of(cluster), entries, now).await?;
+    }
+    Ok(())
 }
 
 /// Once per command: it stays proposed, blocks nobody and expires in time.

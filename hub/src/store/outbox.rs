@@ -308,24 +308,25 @@ pub async fn bytes(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Resu
     .await
 }
 
-/// Notes that bytes were put on a stream. A report that was faster than this note is left as it is.
+/// Notes that bytes were put on a stream, and returns cluster, command and incident of each. A report that was faster than
+/// this note is left as it is.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<(), sqlx::Error> {
+pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
     let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
-    sqlx::query(
+    sqlx::query_as(
         "UPDATE commands c SET state = CASE WHEN c.state = 'SIGNED' THEN 'DISPATCHED' ELSE c.state END,
                 state_at = CASE WHEN c.state = 'SIGNED' THEN clock_timestamp() ELSE c.state_at END,
                 sent_at = clock_timestamp(), resend_at = NULL
          FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
-         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id AND c.envelope IS NOT NULL",
+         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id AND c.envelope IS NOT NULL
+         RETURNING c.cluster_id, c.command_id, c.incident_id",
     )
     .bind(clusters)
     .bind(ids)
-    .execute(conn)
-    .await?;
-    Ok(())
+    .fetch_all(conn)
+    .await
 }
 
 /// Notes that cancellations were put on a stream.

@@ -88,6 +88,13 @@ async fn a_command_is_signed_once_and_put_on_the_leaders_stream_once() {
     let bytes = leader.command().await;
     let body = v1::CommandBody::decode(envelope::parse(&bytes).unwrap().payload).unwrap();
     assert_eq!(Command::try_from(body).unwrap().id.uuid(), id);
+    let kinds: Vec<String> =
+        sqlx::query_scalar("SELECT kind FROM audit_entries WHERE chain = 'alpha' AND subject = $1 ORDER BY seq")
+            .bind(format!("command/{id}"))
+            .fetch_all(&hub.pool)
+            .await
+            .unwrap();
+    assert_eq!(kinds, ["command_signed", "command_sent"]);
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 //! The hub's mTLS listeners over real sockets: clients that lie, sessions and deliveries on a real Postgres.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod attacks;
 mod delivery;

@@ -30,7 +30,7 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
         Audit::Verify { cluster } => {
             let clusters = match cluster {
                 Some(cluster) => vec![cluster.to_string()],
-                None => all_clusters(channel.clone()).await?,
+                None => all_chains(channel.clone()).await?,
             };
             let checked = verify(channel, clusters).await?;
             printer.list(&checked, false)?;
@@ -39,12 +39,15 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
     }
 }
 
-async fn all_clusters(channel: Channel) -> Result<Vec<String>, Error> {
+/// The chain of what belongs to no one cluster: policies, above all.
+const FLEET_CHAIN: &str = "_fleet";
+
+async fn all_chains(channel: Channel) -> Result<Vec<String>, Error> {
     let mut client = ClusterServiceClient::new(channel);
     let (all, _) = pages!(u32::MAX, clusters, |page_size, page_token| {
         client.list_clusters(ListClustersRequest { page_size, page_token: page_token.clone() })
     });
-    Ok(all.into_iter().map(|cluster| cluster.cluster_id).collect())
+    Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(all.into_iter().map(|cluster| cluster.cluster_id)).collect())
 }
 
 async fn verify(channel: Channel, clusters: Vec<String>) -> Result<Vec<Checked>, Error> {
