@@ -197,7 +197,11 @@ impl HandLoop {
         self.pending.insert(id);
         self.tasks.spawn(async move {
             match ctx.records.create(&ctx.records.named(&id.to_string(), spec)).await {
-                Ok(Created::New(action) | Created::Exists(action)) => ctx.reports.tell(&action).await,
+                Ok(Created::New(action)) => {
+                    ctx.reports.tell(&action).await;
+                    ctx.records.show_tombstone(&action).await;
+                }
+                Ok(Created::Exists(action)) => ctx.reports.tell(&action).await,
                 Err(error) => tracing::warn!(command.id = %id, %error, "tombstone not created"),
             }
             Back::Settled(id)

@@ -81,6 +81,18 @@ impl Records {
         Ok(self.actions.put(written))
     }
 
+    /// For the columns of `kubectl get` alone: the tombstone in the spec is the truth.
+    pub(super) async fn show_tombstone(&self, action: &HealAction) {
+        let Some(tombstone) = &action.spec.tombstone else { return };
+        let mut status = healaction::status_of(action);
+        status.state.clone_from(&tombstone.state);
+        status.refusal.clone_from(&tombstone.refusal);
+        status.outcome.clone_from(&tombstone.reason);
+        if let Err(error) = self.write_status(action, status).await {
+            tracing::debug!(command.id = action.id(), %error, "tombstone has no status");
+        }
+    }
+
     /// Ends an open action by one write, for whoever is not at work on it.
     pub(super) async fn finish(
         &self,
