@@ -20,7 +20,7 @@ mod workload;
 use std::{collections::BTreeMap, net::IpAddr};
 
 use gpuheal_proto::{
-    fault::{GpuRef, NodeRef},
+    fault::{Fault, GpuRef, NodeRef},
     ids::{ClusterId, FaultKey, NodeUid},
     time::Timestamp,
 };
@@ -101,6 +101,16 @@ impl Held {
         match before {
             Some(part) => drop(self.nodes.insert(uid.clone(), part)),
             None => drop(self.nodes.remove(uid)),
+        }
+    }
+
+    /// Forgets that these were told, so that they are found and told again: for what [`Self::tick`] found and the journal
+    /// refused, where no checkpoint was taken.
+    pub fn untell(&mut self, faults: &[Fault]) {
+        for fault in faults {
+            if let Some(part) = self.nodes.get_mut(&fault.node.uid) {
+                part.known.forget(&fault.key, fault.witness);
+            }
         }
     }
 

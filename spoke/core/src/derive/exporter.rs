@@ -28,7 +28,7 @@ use super::workload;
 use crate::scrape::{dcgm::Page, metric::Metric};
 pub(super) use lost::LOST;
 
-use look::Look;
+use look::{Look, Unseen};
 use readings::Readings;
 
 /// Code of a source fault: no usable page for too long.
@@ -92,13 +92,15 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
     part.exporter.page_at = Some(now);
     part.exporter.none_since = None;
     page_is_good(part, context);
+    let mut later = Vec::new();
     for ((at, row), readings) in places.iter().zip(&page.gpus).zip(&all) {
         match at {
-            Some(at) => look_at(part, *at, source, &workload::of(row), readings, context),
+            Some(at) => look_at(part, *at, source, &workload::of(row), readings, &mut later, context),
             None => context.out.skip(Skip::TooManyGpus),
         }
     }
     lost::judge(part, source, context);
+    look::settle_later(&mut part.known, later, context);
     settle(part, context);
     part.keep(context);
 }
@@ -250,12 +252,13 @@ fn look_at(
     source: &Source<'_>,
     workload: &str,
     readings: &Readings<'_>,
+    later: &mut Vec<Unseen>,
     context: &mut Context<'_>,
 ) {
     let NodePart { node, known, gpus, .. } = part;
     let gpu = &mut gpus[at];
     let name = std::mem::take(&mut gpu.gpu);
-    let mut look = Look { node, known, gpu: &name, source: source.name, workload, context };
+    let mut look = Look { node, known, gpu: &name, source: source.name, workload, context, later };
     lost::is_back(gpu, &mut look);
     xid::gauge(gpu, readings, &mut look);
     xid::counts(gpu, readings, &mut look);

@@ -160,6 +160,13 @@ impl Faults {
         }
     }
 
+    /// Forgets one witness of a fault.
+    pub(super) fn forget(&mut self, key: &FaultKey, witness: Witness) {
+        if let Some(known) = self.known.iter_mut().find(|known| known.key == *key) {
+            known.sights.remove(&witness);
+        }
+    }
+
     fn make_room(&mut self) {
         if self.known.len() < KNOWN_MAX {
             return;

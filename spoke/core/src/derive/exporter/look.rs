@@ -12,6 +12,27 @@ pub(super) struct Look<'l, 'c> {
     pub(super) source: &'l str,
     pub(super) workload: &'l str,
     pub(super) context: &'l mut Context<'c>,
+    /// What GPUs without a slot do not show: they share keys, so it is settled once all of them were looked at.
+    pub(super) later: &'l mut Vec<Unseen>,
+}
+
+/// A fault that one GPU does not show.
+#[derive(Clone, Debug)]
+pub(super) struct Unseen {
+    class: FaultClass,
+    code: String,
+    witness: Witness,
+    state: EvidenceState,
+}
+
+/// Takes in what no GPU of the page showed.
+pub(super) fn settle_later(known: &mut Faults, later: Vec<Unseen>, context: &mut Context<'_>) {
+    for Unseen { class, code, witness, state } in later {
+        let shown = known.find(class, &code, None).and_then(|fault| fault.sights.get(&witness));
+        if shown.is_some_and(|sight| sight.last < context.now) {
+            known.unseen(class, &code, None, witness, state, context);
+        }
+    }
 }
 
 /// What was seen, beside what the look knows.
@@ -42,7 +63,12 @@ impl Look<'_, '_> {
     }
 
     pub(super) fn unseen(&mut self, class: FaultClass, code: &str, witness: Witness, state: EvidenceState) {
-        self.known.unseen(class, code, self.gpu.slot.as_ref(), witness, state, self.context);
+        let slot = self.gpu.slot.as_ref();
+        if slot.is_some() {
+            self.known.unseen(class, code, slot, witness, state, self.context);
+        } else if self.known.find(class, code, None).is_some() {
+            self.later.push(Unseen { class, code: code.to_owned(), witness, state });
+        }
     }
 
     pub(super) fn clear(&mut self, class: FaultClass, code: &str, witness: Witness) {

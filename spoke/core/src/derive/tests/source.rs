@@ -96,3 +96,34 @@ fn a_quiet_node_is_journaled_often_enough_to_be_a_predecessor() {
     let kept = (0..10).filter(|_| !scene.page(&eight()).touched.is_empty()).count();
     assert_eq!(kept, 5, "at a scrape a minute and a stale limit of three, every other page");
 }
+
+#[test]
+fn gpus_without_a_slot_share_a_key_and_a_cool_one_clears_no_hot_one() {
+    let mut scene = Scene::new();
+    scene.settings.thermal.dwell = std::time::Duration::ZERO;
+    let mut page = |hot: [u32; 2], energy: u32| {
+        let row = |gpu: usize| {
+            let labels = format!("gpu=\"{gpu}\",UUID=\"GPU-{gpu}\"");
+            format!("DCGM_FI_DEV_GPU_TEMP{{{labels}}} {}\nDCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {energy}\n", hot[gpu])
+        };
+        scene.text(&[row(0), row(1)].concat())
+    };
+    let fault = only(&page([50, 90], 1));
+    for energy in 2..9 {
+        assert_eq!(page([50, 90], energy).faults, []);
+    }
+    let edge = only(&page([90, 50], 9));
+    assert_eq!((edge.key, edge.onset), (fault.key, gpuheal_proto::fault::Onset::Edge), "this one was seen to become hot");
+    page([50, 50], 10);
+    assert_eq!(scene.state(&fault), EvidenceState::Clear);
+}
+
+#[test]
+fn a_source_fault_that_the_journal_refused_is_told_again() {
+    let mut scene = Scene::new();
+    scene.no_page(NoPage::Unreachable);
+    scene.wait_s(600);
+    let refused = scene.held.tick(&scene.settings, scene.now);
+    scene.held.untell(&refused.faults);
+    assert_eq!(brief(&scene.held.tick(&scene.settings, scene.now)), brief(&refused));
+}
