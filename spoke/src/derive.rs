@@ -43,8 +43,10 @@ use nodes::Lookup;
 
 /// How often silence is looked at.
 const TICK: Duration = Duration::from_secs(5);
-/// How often node objects are looked at for what must last before it counts: twice a minute.
-const NODES_EVERY: Duration = Duration::from_secs(30);
+/// Node objects are looked at for what must last before it counts twice in the shortest such span, within these bounds:
+/// 5,000 nodes every second are a few milliseconds of work, and later than half a minute nobody would understand.
+const NODES_EVERY_MIN: Duration = Duration::from_secs(1);
+const NODES_EVERY_MAX: Duration = Duration::from_secs(30);
 /// How often evidence is sent.
 const EVIDENCE_EVERY: Duration = Duration::from_secs(1);
 /// How often taking a storm of node changes pauses for others: changes are gathered in between.
@@ -279,7 +281,8 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
         () = derive.deps.nodes.ready() => {}
     }
     let mut ticks = tokio::time::interval(TICK);
-    let mut all = tokio::time::interval(NODES_EVERY);
+    let mut settings = derive.deps.settings.changes();
+    let mut all = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut standing = wanted.borrow().standing;
     loop {
@@ -289,7 +292,14 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 tokio::time::sleep(GATHER).await;
                 touched.take()
             }
-            _ = all.tick() => derive.deps.nodes.nodes().iter().filter_map(|node| node.metadata.name.clone()).collect(),
+            () = all.as_mut() => {
+                all.set(tokio::time::sleep(derive.nodes_every()));
+                derive.deps.nodes.nodes().iter().filter_map(|node| node.metadata.name.clone()).collect()
+            }
+            Ok(()) = settings.changed() => {
+                all.set(tokio::time::sleep(Duration::ZERO));
+                continue;
+            }
             _ = ticks.tick() => {
                 let settings = derive.deps.settings.detect();
                 let _ = derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, clock::wall())).await;
@@ -315,6 +325,13 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
 }
 
 impl Derive {
+    /// When node objects are looked at again without a change.
+    fn nodes_every(&self) -> Duration {
+        let settings = self.deps.settings.detect();
+        let shortest = settings.holds.values().copied().fold(settings.allocatable_debounce, Duration::min);
+        (shortest / 2).clamp(NODES_EVERY_MIN, NODES_EVERY_MAX)
+    }
+
     /// Sends what gathered, while this replica leads and a hub listens.
     fn tell(&self) {
         if !self.leads() || self.deps.attachment.borrow().generation.is_none() {

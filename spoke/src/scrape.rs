@@ -94,6 +94,7 @@ struct One {
 impl One {
     async fn run(self, stop: CancellationToken) {
         let mut leadership = self.deps.leadership.clone();
+        let mut settings = self.deps.settings.changes();
         loop {
             // The first look at once: a takeover is one scrape away. Then each exporter keeps its own beat.
             let leads = leadership.borrow_and_update().transitions().is_some();
@@ -104,6 +105,7 @@ impl One {
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = leadership.changed() => {}
+                Ok(()) = settings.changed() => {}
                 () = tokio::time::sleep(self.wait(leads)) => {}
             }
         }

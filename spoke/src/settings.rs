@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use gpuheal_proto::link::v1;
 use gpuheal_spoke_core::derive::Settings as Detect;
+use tokio::sync::watch;
 
 pub use signed::{Keys, KeysError};
 
@@ -29,19 +30,26 @@ struct Current {
 #[derive(Debug)]
 pub struct Settings {
     now: ArcSwap<Current>,
+    taken: watch::Sender<u64>,
 }
 
 impl Settings {
     /// The defaults.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { now: ArcSwap::from_pointee(Current::default()) })
+        Arc::new(Self { now: ArcSwap::from_pointee(Current::default()), taken: watch::Sender::new(0) })
     }
 
     /// As the detectors use them.
     #[must_use]
     pub fn detect(&self) -> Arc<Detect> {
         Arc::clone(&self.now.load().detect)
+    }
+
+    /// Changes when other settings are in force: whoever sleeps by an interval wakes by it.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.taken.subscribe()
     }
 
     /// Version in force; 0 are the defaults.
@@ -72,6 +80,7 @@ impl Settings {
             Ok(current) => {
                 tracing::info!(settings.version = version, "detection settings in force");
                 self.now.store(Arc::new(current));
+                self.taken.send_replace(version);
                 v1::SettingsAck { version, errors: Vec::new() }
             }
             Err(mut errors) => {

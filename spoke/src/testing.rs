@@ -17,7 +17,7 @@ use crate::{
     metrics::Metrics,
     ports::{Attachment, Leadership},
     settings::Settings,
-    watch::{Nodes, Touched},
+    watch::{Listed, Nodes, Touched},
 };
 
 /// A cluster, filled by hand.
@@ -36,6 +36,7 @@ pub(crate) struct TestCluster {
     pub(crate) evidence: mpsc::Receiver<v1::EvidenceBatch>,
     pub(crate) dir: tempfile::TempDir,
     _changed: watch::Sender<u64>,
+    _listed: watch::Sender<Listed>,
 }
 
 impl TestCluster {
@@ -55,7 +56,8 @@ impl TestCluster {
         let (evidence_tx, evidence) = mpsc::channel(16);
         let (journal, held) = Journal::open(dir.path(), limits).expect("a new journal");
         let (settings, metrics, touched) = (Settings::new(), Metrics::new(), Touched::new());
-        let nodes = Nodes::new(nodes, pods, changes);
+        let (listed_tx, listed) = watch::channel(Listed { nodes: true, pods: true });
+        let nodes = Nodes::new(nodes, pods, changes, listed);
         let deps = derive::Deps {
             cluster: ClusterId::parse("c1").expect("a good id"),
             journal: journal.clone(),
@@ -84,6 +86,7 @@ impl TestCluster {
             evidence,
             dir,
             _changed: changed,
+            _listed: listed_tx,
         };
         for event in [Event::Init, Event::InitDone] {
             cluster.nodes_writer.apply_watcher_event(&event);

@@ -6,13 +6,7 @@ mod follow;
 mod touched;
 mod trim;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::kubernetes::{CONFIG_KEY, CONFIG_MAP};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -43,14 +37,28 @@ pub struct Nodes {
     nodes: Store<Node>,
     pods: Store<Pod>,
     changes: watch::Receiver<u64>,
-    listed: Arc<AtomicBool>,
+    listed: watch::Receiver<Listed>,
+}
+
+/// What has been listed once. A reflector's own `wait_until_ready` wakes only the last of several waiters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Nodes.
+    pub nodes: bool,
+    /// GPU pods.
+    pub pods: bool,
 }
 
 impl Nodes {
     /// Wraps reflector stores; `changes` is bumped at each event of either.
     #[must_use]
-    pub fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>) -> Self {
-        Self { nodes, pods, changes, listed: Arc::default() }
+    pub const fn new(
+        nodes: Store<Node>,
+        pods: Store<Pod>,
+        changes: watch::Receiver<u64>,
+        listed: watch::Receiver<Listed>,
+    ) -> Self {
+        Self { nodes, pods, changes, listed }
     }
 
     /// The node of that name.
@@ -92,16 +100,15 @@ impl Nodes {
 
     /// Waits until both have been listed once.
     pub async fn ready(&self) {
-        // An error means that the writers are gone, which ends the process elsewhere.
-        let _ = self.nodes.wait_until_ready().await;
-        let _ = self.pods.wait_until_ready().await;
-        self.listed.store(true, Ordering::Release);
+        // An error means that the watches are gone, which ends the process elsewhere.
+        let _ = self.listed.clone().wait_for(|listed| listed.nodes && listed.pods).await;
     }
 
-    /// Whether somebody has seen that both are listed. Before, a node that is not found may well exist.
+    /// Whether both are listed. Before, a node that is not found may well exist.
     #[must_use]
     pub fn listed(&self) -> bool {
-        self.listed.load(Ordering::Acquire)
+        let listed = *self.listed.borrow();
+        listed.nodes && listed.pods
     }
 }
 
@@ -141,15 +148,19 @@ pub fn spawn(
     let (changed, changes) = watch::channel(0_u64);
     let (exporter_changed, exporter_changes) = watch::channel(0_u64);
     let (config_tx, config_rx) = watch::channel(None);
+    let (listed_tx, listed) = watch::channel(Listed::default());
     let touched: Arc<[Arc<Touched>]> = touched.into();
     let base = |resync| follow::Follow { resync, metrics: Arc::clone(metrics), cancel: cancel.clone() };
     let watching = || watcher::Config::default().timeout(WATCH_TIMEOUT_S);
 
     let (nodes, writer) = reflector::store();
-    let (bump, names) = (changed.clone(), Arc::clone(&touched));
+    let (bump, names, done) = (changed.clone(), Arc::clone(&touched), listed_tx.clone());
     tokio::spawn(base(config.resync).run("node", Api::<Node>::all(client.clone()), watching(), writer, trim::node, move |event| {
         let name = |node: &Node| node.metadata.name.clone();
         touched::tell(&names, event, name);
+        if matches!(event, watcher::Event::InitDone) {
+            done.send_modify(|listed| listed.nodes = true);
+        }
         bump.send_modify(|n| *n += 1);
     }));
 
@@ -158,6 +169,9 @@ pub fn spawn(
     tokio::spawn(base(config.resync).run("gpu pod", Api::<Pod>::all(client.clone()), watching(), writer, trim::gpu_pod, move |event| {
         let name = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         touched::tell(&names, event, name);
+        if matches!(event, watcher::Event::InitDone) {
+            listed_tx.send_modify(|listed| listed.pods = true);
+        }
         bump.send_modify(|n| *n += 1);
     }));
 
@@ -178,7 +192,7 @@ pub fn spawn(
             config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
         }
     }));
-    Views { nodes: Nodes::new(nodes, pods, changes), exporters, exporter_changes, config: config_rx }
+    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, config: config_rx }
 }
 
 fn local_config(map: Option<&ConfigMap>) -> LocalConfig {
