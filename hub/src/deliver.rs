@@ -36,6 +36,8 @@ use due::{Due, Why};
 
 /// Rows looked at in one round: more than one round's lanes can take.
 const ROUND_MAX: i64 = 1024;
+/// When to look again after a lane was full: a spoke that reads at all has emptied it by then.
+const SOON: Duration = Duration::from_millis(20);
 
 type Key = (String, Uuid);
 
@@ -54,15 +56,19 @@ impl Stage {
     /// Delivers until told to stop. A failed round is tried again at the next poll.
     pub async fn run(self, stop: CancellationToken) {
         loop {
-            if let Err(error) = self.round().await {
-                metrics::STAGE_FAILURES.inc(["deliver"]);
-                tracing::warn!(error = %error, "delivery round failed");
-            }
+            let left = match self.pass().await {
+                Ok(pass) => pass.left,
+                Err(error) => {
+                    metrics::STAGE_FAILURES.inc(["deliver"]);
+                    tracing::warn!(error = %error, cause = ?std::error::Error::source(&error), "delivery round failed");
+                    false
+                }
+            };
             let woken = async {
                 tokio::select! {
                     () = self.wake.signed.notified() => {}
                     () = self.registry.leadership_changed() => {}
-                    () = tokio::time::sleep(POLL) => {}
+                    () = tokio::time::sleep(if left { SOON } else { POLL }) => {}
                 }
             };
             if stop.run_until_cancelled(woken).await.is_none() {
@@ -76,16 +82,20 @@ impl Stage {
     /// # Errors
     /// When the database fails. What was sent and not noted is sent again.
     pub async fn round(&self) -> Result<usize, store::Error> {
+        self.pass().await.map(|pass| pass.sent)
+    }
+
+    async fn pass(&self) -> Result<Pass, store::Error> {
         let sessions = self.registry.leading();
         if sessions.is_empty() {
-            return Ok(0);
+            return Ok(Pass::default());
         }
         let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
         let mut conn = self.pool.acquire().await.label("deliver.connect")?;
         let waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
         let picked = pick(&waiting);
         if picked.is_empty() {
-            return Ok(0);
+            return Ok(Pass::default());
         }
         let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
         let keys: Vec<Key> = picked.keys().cloned().collect();
@@ -94,8 +104,18 @@ impl Stage {
         if !sent.is_empty() || !cancelled.is_empty() {
             note(&mut conn, &sent, &cancelled).await?;
         }
-        Ok(sent.len() + cancelled.len())
+        let sent = sent.len() + cancelled.len();
+        Ok(Pass { sent, left: sent < picked.len() || waiting.len() as i64 == ROUND_MAX })
     }
+}
+
+/// What one round came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    /// Envelopes put on lanes.
+    sent: usize,
+    /// More is due: a lane was full, or there was more than a round takes.
+    left: bool,
 }
 
 /// Notes what was put on streams, with its entries in the audit.

@@ -41,6 +41,8 @@ pub use settings::Board;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attaches of one hub at a time: each is one transaction of 5 ms, so that 64 give more than 5,000 a second.
 const ATTACHES_MAX: usize = 64;
+/// Longest wait for a turn; whoever would wait longer is told when to come again.
+const ATTACH_WAIT: Duration = Duration::from_secs(1);
 /// When a rejected spoke may come again, unless the reason will not go away by itself.
 const RETRY_SOON: Duration = Duration::from_secs(5);
 /// A foreign identity will be foreign tomorrow: often enough to notice that somebody has mended it.
@@ -161,7 +163,8 @@ impl Inner {
         let Some(Ok(Ok(Some(first)))) = end.run_until_cancelled(first).await else { return Err(Refusal::NoHello) };
         let Some(attach_request::Message::Hello(hello)) = first.message else { return Err(Refusal::NoHello) };
         let hello = Hello::read(hello, cluster).map_err(Refusal::Hello)?;
-        let _slot = self.attaches.try_acquire().map_err(|_| Refusal::Busy)?;
+        let slot = tokio::time::timeout(ATTACH_WAIT, self.attaches.acquire());
+        let Ok(Ok(_slot)) = slot.await else { return Err(Refusal::Busy) };
         let mut tx = self.pool.begin().await.map_err(|error| Refusal::Database(error.to_string()))?;
         match session::session_attach(&mut tx, &hello, &self.hub_id).await {
             Ok(Some(attached)) => {

@@ -56,10 +56,10 @@ pub static COMMANDS_SENT: Family<1> = Family::counter(
     "Commands put on a stream, by cause (first, new_session, not_now).",
     ["cause"],
 );
-/// Commands that were not sent.
+/// Times that commands were not sent.
 pub static COMMANDS_HELD: Family<1> = Family::counter(
     "gpu_selfhealing_hub_commands_not_sent_total",
-    "Signed commands that were not sent, by cause (expired, superseded, lane_full, no_session).",
+    "Times that a signed command was due and not sent, by cause (expired, superseded, lane_full).",
     ["cause"],
 );
 /// From signature to the stream.

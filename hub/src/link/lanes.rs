@@ -46,10 +46,11 @@ impl Lane {
     }
 
     /// Messages that may wait. Acks are one per batch and a spoke may have four batches out, so that 64 are plenty;
-    /// commands are 2 KiB each as a rule, 128 KiB of them per spoke that does not read.
+    /// commands are 2 KiB each as a rule, half a megabyte of them for a spoke that does not read.
     const fn capacity(self) -> usize {
         match self {
-            Self::Control | Self::Cancel | Self::Command => 64,
+            Self::Control | Self::Cancel => 64,
+            Self::Command => 256,
             Self::Bulk => 16,
         }
     }
@@ -229,10 +230,10 @@ mod tests {
     #[tokio::test]
     async fn a_full_lane_refuses_and_leaves_the_others_open() {
         let (lanes, _down) = lanes(&CancellationToken::new());
-        for n in 0..64 {
+        for n in 0..=255 {
             lanes.offer(Lane::Command, command(n)).unwrap();
         }
-        assert_eq!(lanes.offer(Lane::Command, command(64)), Err(Refused::Full));
+        assert_eq!(lanes.offer(Lane::Command, command(0)), Err(Refused::Full));
         lanes.offer(Lane::Control, Message::Heartbeat(Heartbeat::default())).unwrap();
     }
 

@@ -188,3 +188,27 @@ async fn two_signers_at_once_make_one_envelope_each_command() {
     }
     assert_eq!(signed, 40);
 }
+
+#[tokio::test]
+async fn a_burst_larger_than_a_lane_arrives_whole_and_in_order() {
+    const BURST: i64 = 300;
+    let hub = Hub::start_with_database().await;
+    let mut leader = attach(&hub, "r0", Some(2)).await;
+    let mut want = vec![];
+    for number in 1..=BURST {
+        want.push(propose(&hub, "alpha", number, 60).await.to_string());
+    }
+    let (signing, delivering) = stages(&hub);
+    let stop = tokio_util::sync::CancellationToken::new();
+    let running = [tokio::spawn(signing.run(stop.clone())), tokio::spawn(delivering.run(stop.clone()))];
+    let mut got = vec![];
+    for _ in 0..BURST {
+        let body = envelope::parse(&leader.command().await).unwrap().payload;
+        got.push(v1::CommandBody::decode(body).unwrap().command_id);
+    }
+    assert_eq!(got, want);
+    stop.cancel();
+    for stage in running {
+        stage.await.unwrap();
+    }
+}
