@@ -104,7 +104,8 @@ impl PolicyFile {
 
     fn complain(&self, seen: Option<String>, problem: String) {
         let mut state = self.lock();
-        if state.problem.as_ref() != Some(&problem) {
+        // What is wrong inside the text was logged problem by problem.
+        if seen.is_none() && state.problem.as_ref() != Some(&problem) {
             tracing::error!(problem, "the policy file is not in force");
         }
         state.seen = seen.or(state.seen.take());

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, judge::Bench};
 use crate::{
+    metrics,
     store::{
         Labelled as _,
         judgement::{judgement_claim_one, judgement_defer, judgements_claim},
@@ -41,6 +42,7 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
             }
             Ok(_) => {}
             Err(error) => {
+                metrics::STAGE_FAILURES.inc(["decide"]);
                 tracing::warn!(%error, "nothing could be judged");
                 stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
             }
@@ -97,6 +99,7 @@ async fn alone(pool: &PgPool, wake: &Wake, cluster: &ClusterId, node: &NodeUid) 
         }
         Err(error) => {
             let mut conn = pool.acquire().await.label("pool.acquire")?;
+            metrics::STAGE_FAILURES.inc(["decide"]);
             let attempts = judgement_defer(&mut conn, cluster, node).await?;
             tracing::error!(error = %chain(&error), cluster.id = %cluster, node.uid = %node, attempts, "a node could not be judged and is put off");
             Ok(())

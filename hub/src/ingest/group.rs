@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Origin, commit};
-use crate::wake::Wake;
+use crate::{metrics, wake::Wake};
 
 /// Faults of one commit: about 10 ms of inserting.
 const FAULTS_MAX: usize = 1000;
@@ -80,6 +80,7 @@ async fn commit_all(pool: &PgPool, wake: &Wake, mut group: Vec<Submission>) -> O
             None
         }
         Err(error) => {
+            metrics::STAGE_FAILURES.inc(["ingest"]);
             tracing::warn!(%error, batches = group.len(), "batches were not committed");
             if group.len() > 1 {
                 return Some(group);

@@ -13,7 +13,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use serde_json::{Map, Value, json};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 
 use super::Error;
 use crate::store::{
@@ -23,8 +23,9 @@ use crate::store::{
     moment,
     node::{
         Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert,
-        state_advance, state_head_lock,
+        plan_revs_adopt, state_advance, state_head_lock,
     },
+    pool::hub_term_raise,
 };
 
 /// Parts of one snapshot: 64 of 500 nodes are 32,000 nodes in a cluster, six times what Kubernetes supports.
@@ -177,12 +178,32 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     let touched: Vec<String> = changed.iter().chain(&gone).cloned().collect();
     let concern = nodes_of_concern(&mut tx, cluster, &touched).await?;
     judgements_ask(&mut tx, &concern, "cluster state").await?;
+    let mut entries = regression(&mut tx, cluster).await?;
     if change.whole || !gone.is_empty() {
-        let entry = entry(cluster, &state, rows.len(), &gone);
-        audit_append(&mut tx, chain_of(cluster), &[entry], now).await?;
+        entries.push(entry(cluster, &state, rows.len(), &gone));
     }
+    audit_append(&mut tx, chain_of(cluster), &entries, now).await?;
     tx.commit().await.label("state.commit")?;
     Ok(!concern.is_empty())
+}
+
+/// A node that carries a higher plan revision than this database ever gave out proves that commits were lost: the epoch of
+/// the database rises, and what the cluster shows is taken over.
+async fn regression(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Vec<Entry>, Error> {
+    let nodes = plan_revs_adopt(conn, cluster).await?;
+    if nodes == 0 {
+        return Ok(Vec::new());
+    }
+    let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");
+    let term = hub_term_raise(conn, &reason).await?;
+    tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
+    Ok(vec![Entry {
+        kind: "term_raised",
+        actor: "hub/ingest".to_owned(),
+        subject: format!("cluster/{cluster}"),
+        incident: None,
+        body: json!({"term": term, "reason": reason}),
+    }])
 }
 
 fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) -> Entry {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{
+    metrics,
     store::{
         Labelled as _,
         audit::{Entry, audit_append, chain_of},
@@ -31,7 +32,10 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
                 tracing::info!(commands = ended, "commands ran out of time");
                 wake.settled.notify_one();
             }
-            Err(error) => tracing::warn!(%error, "commands that ran out of time were not ended"),
+            Err(error) => {
+                metrics::STAGE_FAILURES.inc(["settle"]);
+                tracing::warn!(%error, "commands that ran out of time were not ended");
+            }
         }
     }
 }

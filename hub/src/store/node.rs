@@ -315,3 +315,18 @@ pub async fn plan_rev_issue(conn: &mut PgConnection, cluster: &ClusterId, node: 
             .label("node.plan_rev_issue")?;
     touched("node.plan_rev_issue", 1, &result)
 }
+
+/// Takes over plan revisions that the cluster shows and this database never gave out; returns how many nodes show one.
+/// They are the work of a later state of this database, which a restore or a failover lost.
+///
+/// # Errors
+/// When the database fails.
+pub async fn plan_revs_adopt(conn: &mut PgConnection, cluster: &ClusterId) -> Result<u64, Error> {
+    let result =
+        sqlx::query("UPDATE nodes SET plan_rev_issued = plan_revision WHERE cluster_id = $1 AND plan_revision > plan_rev_issued")
+            .bind(cluster.as_str())
+            .execute(conn)
+            .await
+            .label("nodes.plan_revs_adopt")?;
+    Ok(result.rows_affected())
+}

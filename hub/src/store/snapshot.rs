@@ -61,8 +61,7 @@ pub async fn surroundings_load(
     now: Timestamp,
 ) -> Result<(Surroundings, String), Error> {
     let row: Option<ClusterRow> = sqlx::query_as(
-        "SELECT c.labels, c.frozen, c.config_yaml, c.state_as_of, c.state_received_at, c.snapshot_at, h.stop_reason, \
-         (SELECT max(s.seen_at) FROM sessions s WHERE s.cluster_id = c.cluster_id AND s.detached_at IS NULL AND s.lease_transitions IS NOT NULL) AS leader_seen_at, \
+        "SELECT c.labels, c.frozen, c.config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
          (SELECT count(*) FROM nodes n WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
          (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes \
          FROM clusters c CROSS JOIN hub_state h WHERE c.cluster_id = $1",
@@ -75,8 +74,8 @@ pub async fn surroundings_load(
     let (out, fleet_out) = budgets_out(conn, cluster).await?;
     let (rate, fleet_rate) = rates_load(conn, cluster, &policy.settings.rates, now).await?;
     let whole = row.snapshot_at.is_some();
-    // A leader that is attached and says nothing says that nothing changed.
-    let state_at = row.state_received_at.max(row.leader_seen_at).filter(|_| whole).map(from_db);
+    // The moment that the state describes, not that of its receipt, and no heartbeat: a mark that was made since is not in it.
+    let state_at = row.state_as_of.filter(|_| whole).map(from_db);
     let shared = Cluster {
         id: cluster.clone(),
         labels: row.labels.0,

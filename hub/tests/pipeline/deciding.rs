@@ -76,7 +76,7 @@ async fn no_audit_no_action() {
     world.run("ALTER TABLE audit_entries ADD CONSTRAINT audit_entries_test CHECK (kind <> 'decision')").await;
     world.decide().await;
     assert_eq!((world.count("incidents").await, world.count("commands").await, world.count("holds").await), (0, 0, 0));
-    assert_eq!(world.count("judgements WHERE attempts = 1 AND due_at > clock_timestamp()").await, 1, "put off, not lost");
+    assert_eq!(world.count("judgements WHERE attempts > 0 AND due_at IS NOT NULL").await, 1, "put off, not lost");
     world.run("ALTER TABLE audit_entries DROP CONSTRAINT audit_entries_test").await;
     world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
     world.decide().await;
@@ -180,4 +180,16 @@ async fn explain_decides_and_writes_nothing() {
     let by_fault = explain_subject(&world.pool, &Subject::Fault(xid79(&c1, 1).key)).await.unwrap();
     assert!(by_fault.snapshot.incident.is_some());
     assert!(explain_subject(&world.pool, &Subject::Node(c1, "n99".into())).await.is_err());
+}
+
+#[tokio::test]
+async fn a_mark_that_no_incident_explains_is_taken_over_and_counted() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    let lost = uuid::Uuid::now_v7().to_string();
+    let mut nodes: Vec<_> = (1..10).map(node).collect();
+    nodes.push(super::world::marked(0, &lost, 4));
+    world.snapshot(&c1, nodes).await;
+    world.decide().await;
+    assert_eq!(world.count("incidents WHERE closed_at IS NULL").await, 1, "no mark without an open incident");
+    assert_eq!(world.text("SELECT sum(out) FROM budgets WHERE kind = 'cluster'").await, "1");
 }

@@ -193,3 +193,18 @@ async fn a_state_of_an_older_leader_is_passed_over() {
     world.ingest.state(c1.clone(), state(1, 9, vec![node(0)])).await.unwrap();
     assert_eq!(world.count("nodes WHERE gone_at IS NULL").await, 2);
 }
+
+#[tokio::test]
+async fn a_plan_revision_that_was_never_given_out_raises_the_term_and_is_taken_over() {
+    let (world, c1) = (World::healing(3).await, cluster("c1"));
+    assert_eq!(world.text("SELECT hub_term FROM hub_state").await, "1");
+    let ahead = v1::NodeState { plan_revision: 7, ..node(1) };
+    let delta = || v1::cluster_state::Body::Delta(v1::StateDelta { changed: vec![ahead.clone()], ..Default::default() });
+    world.state(&c1, delta()).await;
+    world.state(&c1, delta()).await;
+    assert_eq!(world.text("SELECT hub_term FROM hub_state").await, "2", "once");
+    assert_eq!(world.count("audit_entries WHERE kind = 'term_raised'").await, 1);
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT plan_rev || ' ' || hub_term FROM commands").await, ["8 2"]);
+}

@@ -7,4 +7,5 @@ mod guards;
 mod ingesting;
 mod policy;
 mod settling;
+mod waking;
 mod world;

@@ -59,7 +59,10 @@ impl Postgres {
 
     /// Starts a fast server in a temporary directory that goes with it.
     pub(crate) fn start_throwaway() -> Result<Self, Error> {
-        let dir = tempfile::Builder::new().prefix("testpg-").tempdir().map_err(|source| Error::Directory { path: std::env::temp_dir(), source })?;
+        let dir = tempfile::Builder::new()
+            .prefix("testpg-")
+            .tempdir()
+            .map_err(|source| Error::Directory { path: std::env::temp_dir(), source })?;
         // The keeper removes it: this process may be killed.
         let dir = dir.keep();
         Self::run(&dir, Some(&dir), Durability::Lost)
@@ -150,7 +153,11 @@ fn initialise(bin: &Path, dir: &Path, data: &Path) -> Result<(), Error> {
 fn run(command: &mut Command) -> Result<(), Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     let out = command.stdin(Stdio::null()).output().map_err(|source| Error::Spawn { name: name.clone(), source })?;
-    if out.status.success() { Ok(()) } else { Err(Error::Failed { name, output: String::from_utf8_lossy(&out.stderr).into_owned() }) }
+    if out.status.success() {
+        Ok(())
+    } else {
+        Err(Error::Failed { name, output: String::from_utf8_lossy(&out.stderr).into_owned() })
+    }
 }
 
 fn free_port() -> io::Result<u16> {
@@ -193,7 +200,9 @@ fn keep(bin: &Path, data: &Path, log: &Path, remove: Option<&Path>) -> Result<Ch
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No programs.
-    #[error("PostgreSQL's server programs are neither in /usr/lib/postgresql/*/bin nor in PATH: on Debian or Ubuntu run `apt-get install postgresql`")]
+    #[error(
+        "PostgreSQL's server programs are neither in /usr/lib/postgresql/*/bin nor in PATH: on Debian or Ubuntu run `apt-get install postgresql`"
+    )]
     NotInstalled,
     /// A directory or file that cannot be made.
     #[error("cannot write {}", path.display())]
