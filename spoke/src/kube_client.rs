@@ -11,6 +11,9 @@ use kube::{
 /// Connecting to the API server. A hung one is told from a slow one within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How the API server's own audit names us.
+const USER_AGENT: &str = concat!("gpuheal-spoke/", env!("CARGO_PKG_VERSION"));
+
 /// The clients.
 #[derive(Clone)]
 pub struct Clients {
@@ -30,6 +33,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Clients, Error> {
         None => Config::incluster()?,
     };
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(USER_AGENT)));
     let read = Client::try_from(config.clone())?;
     config.default_retry = false;
     Ok(Clients { read, act: Client::try_from(config)? })
