@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use gpuheal_proto::kubernetes::{CONFIG_KEY, CONFIG_MAP, FENCE, LEASE, NAMESPACE};
 use k8s_openapi::api::{
+    apps::v1::StatefulSet,
     coordination::v1::Lease,
     core::v1::{ConfigMap, Node, Pod},
 };
@@ -286,6 +287,14 @@ impl Cluster {
         let patch = json!({"spec": {"unschedulable": cordoned}});
         let params = PatchParams { field_manager: Some("kubectl-cordon".into()), ..PatchParams::default() };
         Api::<Node>::all(self.client.clone()).patch(node, &params, &Patch::Strategic(patch)).await?;
+        Ok(())
+    }
+
+    /// Scales a StatefulSet.
+    pub async fn scale_stateful_set(&self, name: &str, replicas: u32) -> Result<()> {
+        let patch = json!({"spec": {"replicas": replicas}});
+        let api = Api::<StatefulSet>::namespaced(self.client.clone(), workload::JOBS);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 

@@ -28,7 +28,7 @@ mod setting;
 /// The policy of the script: decide.md's defaults with times short enough to watch.
 pub const POLICY: &str = include_str!("script/policy.yaml");
 /// Lease duration, renew deadline and retry of the script's spokes: a takeover is shown in seconds, not in fifteen.
-pub const LEASE: [&str; 3] = ["4s", "2500ms", "500ms"];
+pub const LEASE: [&str; 3] = ["8s", "5s", "1s"];
 /// How long any one outcome may take: a takeover and a drain on a busy two-core machine are under 20 s.
 pub const WITHIN: Duration = Duration::from_secs(60);
 

@@ -32,6 +32,11 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         workload::cpu_pod("notebook", &node),
     ];
     setting::placed(cluster, &node, objects, &[(APP, REPLICAS as usize), (STATEFUL, 1), ("notebook", 1)]).await?;
+    // The set's second replica stands elsewhere: the only ready one would rightly be left where it is.
+    cluster.set_cordon(&node, true).await?;
+    cluster.scale_stateful_set(STATEFUL, 2).await?;
+    cluster.app_ready(STATEFUL, 2).await?;
+    cluster.set_cordon(&node, false).await?;
     let stateless = uids_of(cluster, &node, &[APP]).await?;
     let stateful = uids_of(cluster, &node, &[STATEFUL]).await?;
     let staying = uids_of(cluster, &node, &["notebook", "node-agent"]).await?;
