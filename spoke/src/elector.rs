@@ -54,6 +54,9 @@ impl Config {
         if self.duration <= self.renew_deadline {
             return Err(Error::Config { rule: "the lease duration must be longer than the renew deadline" });
         }
+        if self.duration < gpuheal_spoke_core::verify::STEP_MARGIN + self.retry {
+            return Err(Error::Config { rule: "the lease duration must leave the 4 s that a step needs, and one retry period" });
+        }
         // client-go's jitter factor.
         if self.renew_deadline <= self.retry.mul_f64(1.2) {
             return Err(Error::Config { rule: "the renew deadline must be longer than 1.2 retry periods" });
@@ -258,5 +261,6 @@ mod tests {
     fn spans_that_cannot_elect_safely_are_refused() {
         assert!(config(10, 10, 2).check().is_err());
         assert!(config(15, 2, 2).check().is_err());
+        assert!(config(5, 3, 2).check().is_err(), "no step would ever find its margin");
     }
 }

@@ -189,8 +189,14 @@ impl Hand {
             kube,
             deps,
         });
-        let mut hand =
-            HandLoop { ctx, running: BTreeMap::new(), pending: BTreeSet::new(), tasks: JoinSet::new(), fence_asked: false };
+        let mut hand = HandLoop {
+            ctx,
+            running: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            fence_asked: false,
+            told: None,
+        };
         hand.serve(down, stop).await;
         hand.ctx.halt.cancel();
         while hand.tasks.join_next().await.is_some() {}
@@ -205,6 +211,8 @@ struct HandLoop {
     pending: BTreeSet<CommandId>,
     tasks: JoinSet<Back>,
     fence_asked: bool,
+    /// Reign, session and request for which everything was told last.
+    told: Option<(u64, u64, u64)>,
 }
 
 impl HandLoop {
@@ -282,6 +290,7 @@ impl HandLoop {
     /// Takes up every open action that nobody here works on. Only when it leads, with all that is needed to judge.
     fn resume(&mut self) {
         self.tell_seen();
+        self.report_again();
         if self.ctx.reign().is_none() || !self.ctx.actions.ready() {
             return;
         }
@@ -306,11 +315,15 @@ impl HandLoop {
         }
     }
 
-    /// A new session, or a hub that asks: everything that it has not acked is told again, by the leader alone.
+    /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader alone,
+    /// once all that there is has been listed.
     fn report_again(&mut self) {
-        if self.ctx.reign().is_none() || self.ctx.deps.attachment.borrow().generation.is_none() {
+        let attachment = *self.ctx.deps.attachment.borrow();
+        let asked = self.ctx.reign().zip(attachment.generation).map(|(reign, session)| (reign, session, attachment.report_again));
+        if asked.is_none() || asked == self.told || !self.ctx.actions.ready() {
             return;
         }
+        self.told = asked;
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {
             for action in ctx.actions.all() {

@@ -23,13 +23,21 @@ fn stateful(cluster: &Cluster, name: &str) -> Value {
     cluster.sim.store().patch_merge("persistentvolumeclaims", "ml", &claim, &json!({"status": {"phase": "Bound"}})).unwrap();
     let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "ss-db", "controller": true}]);
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
-    cluster.gpu_pod(name, "n1", json!({"metadata": {"labels": {"app": "db"}, "ownerReferences": owner}, "spec": {"volumes": volumes}}))
+    cluster.gpu_pod(
+        name,
+        "n1",
+        json!({"metadata": {"labels": {"app": "db"}, "ownerReferences": owner}, "spec": {"volumes": volumes}}),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_gpu_pods_go_and_stateless_ones_before_stateful_ones() {
     let cluster = Cluster::start().await;
-    cluster.sim.store().patch_merge("namespaces", "", "ml", &json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": "allowed"}}})).unwrap();
+    cluster
+        .sim
+        .store()
+        .patch_merge("namespaces", "", "ml", &json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": "allowed"}}}))
+        .unwrap();
     stateful(&cluster, "db-0");
     stateful(&cluster, "db-1");
     cluster.gpu_pod("web-1", "n1", json!({}));

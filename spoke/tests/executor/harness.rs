@@ -232,8 +232,10 @@ impl Spoke {
     /// The final status of a command.
     pub(crate) async fn ended(&mut self, id: CommandId) -> v1::CommandStatus {
         let id = id.to_string();
-        self.told("the end", |status| status.command_id == id && !matches!(status.state(), v1::CommandState::Received | v1::CommandState::Started))
-            .await
+        self.told("the end", |status| {
+            status.command_id == id && !matches!(status.state(), v1::CommandState::Received | v1::CommandState::Started)
+        })
+        .await
     }
 
     /// Carries out a command and returns its final status.
@@ -275,7 +277,8 @@ fn key() -> SigningKey {
 
 pub(crate) fn trust() -> Trust {
     let public = base64::engine::general_purpose::STANDARD.encode(key().verifying_key().to_bytes());
-    let json = json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": public}], "ca": []});
+    let json =
+        json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": public}], "ca": []});
     Trust::parse(json.to_string().as_bytes()).unwrap()
 }
 

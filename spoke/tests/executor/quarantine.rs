@@ -96,7 +96,9 @@ async fn events_are_found_by_reason_on_the_node_and_in_our_namespace() {
         let events = cluster.sim.store().list("events");
         let ours = |namespace: &str, kind: &str| {
             events.iter().any(|event| {
-                event["reason"] == "GPUSelfHealing" && event["metadata"]["namespace"] == namespace && event["involvedObject"]["kind"] == kind
+                event["reason"] == "GPUSelfHealing"
+                    && event["metadata"]["namespace"] == namespace
+                    && event["involvedObject"]["kind"] == kind
             })
         };
         ours("default", "Node") && ours("gpu-selfhealing", "HealAction")

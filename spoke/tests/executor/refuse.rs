@@ -94,7 +94,9 @@ async fn two_commands_at_once_do_not_share_the_last_place_under_a_ceiling() {
     let ids = [first.id.to_string(), second.id.to_string()];
     let mut ends = Vec::new();
     while ends.len() < 2 {
-        let end = spoke.told("an end", |s| ids.contains(&s.command_id) && !matches!(s.state(), CommandState::Received | CommandState::Started)).await;
+        let end = spoke
+            .told("an end", |s| ids.contains(&s.command_id) && !matches!(s.state(), CommandState::Received | CommandState::Started))
+            .await;
         ends.push(end.state());
     }
     ends.sort_by_key(|state| *state as i32);

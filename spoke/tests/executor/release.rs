@@ -23,7 +23,12 @@ async fn a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon() {
     assert_eq!(marks(&cluster.node("n1")), (false, 0, true), "the cordon was there before us");
     assert_eq!(cluster.node("n1")["metadata"]["annotations"]["gpu-selfhealing.io/plan-revision"], "2", "the fence stays");
     eventually("its Event", || async {
-        cluster.sim.store().list("events").iter().any(|event| event["message"].as_str().is_some_and(|text| text.starts_with("released")))
+        cluster
+            .sim
+            .store()
+            .list("events")
+            .iter()
+            .any(|event| event["message"].as_str().is_some_and(|text| text.starts_with("released")))
     })
     .await;
     let requests: Vec<_> = cluster.requests_since(from).iter().map(|r| format!("{} {}", r.verb, r.target())).collect();
@@ -35,7 +40,9 @@ async fn our_own_cordon_goes_and_without_a_record_from_the_hub_the_clusters_own_
     let cluster = Cluster::start().await;
     let mut spoke = Spoke::leading(&cluster, "a", "ceiling: {nodesOut: 1}").await;
     spoke.carry_out(&command(&cluster, "n1", 1, vec![mark()])).await;
-    spoke.config.send_replace(gpuheal_spoke::ports::LocalConfig { resource_version: "2".into(), yaml: "ceiling: {stop: true}".into() });
+    spoke
+        .config
+        .send_replace(gpuheal_spoke::ports::LocalConfig { resource_version: "2".into(), yaml: "ceiling: {stop: true}".into() });
     let end = spoke.carry_out(&command(&cluster, "n1", 2, vec![release(None)])).await;
     assert_eq!(end.state(), CommandState::Succeeded, "a release waits for no ceiling: {}", end.reason);
     assert_eq!(marks(&cluster.node("n1")), (false, 0, false));

@@ -33,7 +33,11 @@ async fn an_intent_that_appears_later_is_adopted() {
 async fn a_leader_killed_mid_drain_is_followed_and_no_pod_is_evicted_twice() {
     let cluster = Cluster::start().await;
     // The first pod hangs in its termination, the second is held by its budget.
-    cluster.gpu_pod("slow", "n1", json!({"metadata": {"annotations": {build::EXIT_AFTER_MS: "9000"}}, "spec": {"terminationGracePeriodSeconds": 60}}));
+    cluster.gpu_pod(
+        "slow",
+        "n1",
+        json!({"metadata": {"annotations": {build::EXIT_AFTER_MS: "9000"}}, "spec": {"terminationGracePeriodSeconds": 60}}),
+    );
     cluster.create(build::pdb("ml", "guarded", 1, &[("app", "guarded")]));
     cluster.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": {"app": "guarded"}}}));
     let first = Spoke::leading(&cluster, "a", "").await;
@@ -58,14 +62,19 @@ async fn a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_w
     spoke.carry_out(&command).await;
     // As if the last status had never been written.
     let undo = cluster.action(command.id).unwrap()["spec"]["undo"].clone();
-    cluster.sim.store().edit("healactions.gpu-selfhealing.io", NAMESPACE, &command.id.to_string(), |action| action["status"] = json!(null)).unwrap();
+    cluster
+        .sim
+        .store()
+        .edit("healactions.gpu-selfhealing.io", NAMESPACE, &command.id.to_string(), |action| action["status"] = json!(null))
+        .unwrap();
     spoke.kill();
     let mut next = Spoke::start(&cluster, "b", "").await;
     let end = next.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(cluster.sim.recorder().writes_to("nodes").len(), 1);
     let told: Vec<_> = end.undo.unwrap().fields.iter().map(|field| field.before.clone()).collect();
-    let was: Vec<_> = undo.as_array().unwrap().iter().map(|field| field["before"].as_str().unwrap_or_default().to_owned()).collect();
+    let was: Vec<_> =
+        undo.as_array().unwrap().iter().map(|field| field["before"].as_str().unwrap_or_default().to_owned()).collect();
     assert_eq!(told, was, "the cordon is still known to be ours");
 }
 
