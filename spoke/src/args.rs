@@ -151,14 +151,27 @@ mod tests {
         let plain = run(&[]).unwrap();
         assert_eq!(plain.elector().duration, Duration::from_secs(15));
         assert_eq!(plain.flags(), Flags::default());
-        let run = run(&["--cooldown", "30m", "--level", "P0", "--notify-only", "--exporter", "http://h:1=n1", "--exporter", "http://h:2=n2"]).unwrap();
+        let run = run(&[
+            "--cooldown",
+            "30m",
+            "--level",
+            "P0",
+            "--notify-only",
+            "--exporter",
+            "http://h:1=n1",
+            "--exporter",
+            "http://h:2=n2",
+        ])
+        .unwrap();
         assert_eq!(run.flags(), Flags { cooldown: Some(Duration::from_secs(1800)), level: Some(Level::P0), notify_only: true });
         assert_eq!(run.exporters.len(), 2);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_with_its_flag() {
-        for more in [["--cooldown", "soon"], ["--level", "P2"], ["--hub", "http://hub"], ["--exporter", "h"], ["--journal-mib-max", "1"]] {
+        for more in
+            [["--cooldown", "soon"], ["--level", "P2"], ["--hub", "http://hub"], ["--exporter", "h"], ["--journal-mib-max", "1"]]
+        {
             let error = run(&more).unwrap_err().to_string();
             assert!(error.contains(more[0]), "{error}");
         }

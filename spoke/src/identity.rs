@@ -121,7 +121,12 @@ mod tests {
     #[test]
     fn a_spoke_is_told_by_its_uri_alone() {
         assert_eq!(spoke_uri("spiffe://dev.gpuheal/cluster/c1/spoke"), Some(("dev.gpuheal", "c1")));
-        for uri in ["spiffe://dev.gpuheal/hub", "https://dev.gpuheal/cluster/c1/spoke", "spiffe:///cluster/c1/spoke", "spiffe://d/cluster/c1/hub"] {
+        for uri in [
+            "spiffe://dev.gpuheal/hub",
+            "https://dev.gpuheal/cluster/c1/spoke",
+            "spiffe:///cluster/c1/spoke",
+            "spiffe://d/cluster/c1/hub",
+        ] {
             assert_eq!(spoke_uri(uri), None, "{uri}");
         }
     }

@@ -49,15 +49,11 @@ pub const SERIES_LIFE: Duration = Duration::from_secs(3600);
 const SERIES_MAX: usize = 4096;
 
 /// Nodes acted on. Labels: node, action.
-pub const PROCESSED: Family = Family {
-    ages: true,
-    ..counter("gpu_selfhealing_processed_total", "Actions done to nodes, by node and action.")
-};
+pub const PROCESSED: Family =
+    Family { ages: true, ..counter("gpu_selfhealing_processed_total", "Actions done to nodes, by node and action.") };
 /// Nodes not acted on though something asked for it. Labels: node, reason.
-pub const SKIPPED: Family = Family {
-    ages: true,
-    ..counter("gpu_selfhealing_processed_skipped", "Actions not done to nodes, by node and reason.")
-};
+pub const SKIPPED: Family =
+    Family { ages: true, ..counter("gpu_selfhealing_processed_skipped", "Actions not done to nodes, by node and reason.") };
 /// Pods evicted.
 pub const EVICTED: Family = counter("gpu_selfhealing_evict_pods_total", "Pods whose eviction the API server accepted.");
 /// 1 while this replica leads.
@@ -92,21 +88,18 @@ pub const ATTACHED: Family = gauge("gpu_selfhealing_spoke_link_attached", "1 whi
 /// Attempts to attach by outcome. Labels: outcome.
 pub const ATTACHES: Family = counter("gpu_selfhealing_spoke_link_attaches_total", "Attempts to attach, by outcome.");
 /// Messages dropped at the link. Labels: reason.
-pub const LINK_DROPPED: Family =
-    counter("gpu_selfhealing_spoke_link_dropped_total", "Messages set aside at the link, by reason.");
+pub const LINK_DROPPED: Family = counter("gpu_selfhealing_spoke_link_dropped_total", "Messages set aside at the link, by reason.");
 /// Bytes on disk.
 pub const JOURNAL_BYTES: Family = gauge("gpu_selfhealing_spoke_journal_bytes", "Bytes of the journal on disk.");
 /// Appends that failed. Labels: reason.
 pub const JOURNAL_FAILED: Family =
     counter("gpu_selfhealing_spoke_journal_failures_total", "Appends to the journal that failed, by reason.");
 /// Seconds since a watch said anything. Labels: kind.
-pub const WATCH_AGE: Family =
-    gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
+pub const WATCH_AGE: Family = gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
 /// Errors of a watch. Labels: kind.
 pub const WATCH_ERRORS: Family = counter("gpu_selfhealing_spoke_watch_errors_total", "Errors of watches.");
 /// Version of the detection settings in force.
-pub const SETTINGS_VERSION: Family =
-    gauge("gpu_selfhealing_spoke_settings_version", "Version of the detection settings in force.");
+pub const SETTINGS_VERSION: Family = gauge("gpu_selfhealing_spoke_settings_version", "Version of the detection settings in force.");
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Series {

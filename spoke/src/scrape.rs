@@ -5,11 +5,7 @@
 mod fetch;
 mod targets;
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::Store;

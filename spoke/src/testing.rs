@@ -138,7 +138,8 @@ impl TestCluster {
         use prost::Message as _;
         let stream = self.journal.head().borrow().stream.clone();
         let mut faults = Vec::new();
-        while let Ok(crate::journal::Chunk::Faults { faults: more, .. }) = self.journal.read(&stream, faults.len() as u64 + 1).await {
+        while let Ok(crate::journal::Chunk::Faults { faults: more, .. }) = self.journal.read(&stream, faults.len() as u64 + 1).await
+        {
             faults.extend(more.into_iter().map(|bytes| v1::Fault::decode(bytes).expect("a fault")));
         }
         faults

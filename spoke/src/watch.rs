@@ -52,12 +52,7 @@ pub struct Listed {
 impl Nodes {
     /// Wraps reflector stores; `changes` is bumped at each event of either.
     #[must_use]
-    pub const fn new(
-        nodes: Store<Node>,
-        pods: Store<Pod>,
-        changes: watch::Receiver<u64>,
-        listed: watch::Receiver<Listed>,
-    ) -> Self {
+    pub const fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>, listed: watch::Receiver<Listed>) -> Self {
         Self { nodes, pods, changes, listed }
     }
 
@@ -166,14 +161,21 @@ pub fn spawn(
 
     let (pods, writer) = reflector::store();
     let (bump, names) = (changed, touched);
-    tokio::spawn(base(config.resync).run("gpu pod", Api::<Pod>::all(client.clone()), watching(), writer, trim::gpu_pod, move |event| {
-        let name = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        touched::tell(&names, event, name);
-        if matches!(event, watcher::Event::InitDone) {
-            listed_tx.send_modify(|listed| listed.pods = true);
-        }
-        bump.send_modify(|n| *n += 1);
-    }));
+    tokio::spawn(base(config.resync).run(
+        "gpu pod",
+        Api::<Pod>::all(client.clone()),
+        watching(),
+        writer,
+        trim::gpu_pod,
+        move |event| {
+            let name = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            touched::tell(&names, event, name);
+            if matches!(event, watcher::Event::InitDone) {
+                listed_tx.send_modify(|listed| listed.pods = true);
+            }
+            bump.send_modify(|n| *n += 1);
+        },
+    ));
 
     let (exporters, writer) = reflector::store();
     let selected = watching().labels(&config.exporter_selector);
@@ -186,12 +188,19 @@ pub fn spawn(
     let named = watching().fields(&format!("metadata.name={CONFIG_MAP}"));
     let api = Api::<ConfigMap>::namespaced(client.clone(), &config.namespace);
     let done = |event: &watcher::Event<ConfigMap>| !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-    tokio::spawn(base(config.resync).run("config map", api, named, writer, |_| true, move |event| {
-        if done(event) {
-            let read = local_config(config_map.state().first().map(Arc::as_ref));
-            config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
-        }
-    }));
+    tokio::spawn(base(config.resync).run(
+        "config map",
+        api,
+        named,
+        writer,
+        |_| true,
+        move |event| {
+            if done(event) {
+                let read = local_config(config_map.state().first().map(Arc::as_ref));
+                config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
+            }
+        },
+    ));
     Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, config: config_rx }
 }
 

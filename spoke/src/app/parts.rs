@@ -259,7 +259,11 @@ async fn forward(mut from: watch::Receiver<Option<LocalConfig>>, to: watch::Send
     }
 }
 
-async fn lead_metric(mut leadership: watch::Receiver<Leadership>, metrics: Arc<Metrics>, cancel: tokio_util::sync::CancellationToken) {
+async fn lead_metric(
+    mut leadership: watch::Receiver<Leadership>,
+    metrics: Arc<Metrics>,
+    cancel: tokio_util::sync::CancellationToken,
+) {
     loop {
         let leads = leadership.borrow_and_update().transitions();
         metrics.set(metrics::LEADER, &[], f64::from(u8::from(leads.is_some())));

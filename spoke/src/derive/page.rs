@@ -38,7 +38,9 @@ impl Derive {
             }
             _ if !self.leads() => return,
             // The fetcher stops before a page is too large.
-            Ok(Err(_)) => self.take(&named, false, |held| held.take_no_page(&node, &source, NoPage::Unreadable, &settings, now)).await,
+            Ok(Err(_)) => {
+                self.take(&named, false, |held| held.take_no_page(&node, &source, NoPage::Unreadable, &settings, now)).await
+            }
             Err(failure) => {
                 let why = why(failure);
                 self.take(&named, false, |held| held.take_no_page(&node, &source, why, &settings, now)).await

@@ -7,7 +7,9 @@ use crate::{scrape::Target, testing::TestCluster};
 
 fn page(xid: u32, energy: u32) -> String {
     let labels = |gpu: u32| {
-        format!("gpu=\"{gpu}\",UUID=\"GPU-{gpu}\",pci_bus_id=\"00000000:5{gpu}:00.0\",device=\"nvidia{gpu}\",modelName=\"NVIDIA H100\"")
+        format!(
+            "gpu=\"{gpu}\",UUID=\"GPU-{gpu}\",pci_bus_id=\"00000000:5{gpu}:00.0\",device=\"nvidia{gpu}\",modelName=\"NVIDIA H100\""
+        )
     };
     let mut out = String::new();
     for gpu in 0..8 {

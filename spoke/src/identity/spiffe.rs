@@ -11,10 +11,8 @@ pub fn uri_of(certificate: &CertificateDer<'_>) -> Result<String, SpiffeError> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).map_err(|_| SpiffeError::Malformed)?;
     let names = parsed.subject_alternative_name().map_err(|_| SpiffeError::Malformed)?;
     let names = names.map(|extension| extension.value.general_names.as_slice()).unwrap_or_default();
-    let uris: Vec<&str> = names
-        .iter()
-        .filter_map(|name| if let GeneralName::URI(uri) = name { Some(*uri) } else { None })
-        .collect();
+    let uris: Vec<&str> =
+        names.iter().filter_map(|name| if let GeneralName::URI(uri) = name { Some(*uri) } else { None }).collect();
     match uris[..] {
         [uri] => Ok(uri.to_owned()),
         _ => Err(SpiffeError::Count { count: uris.len() }),

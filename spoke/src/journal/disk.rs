@@ -101,7 +101,15 @@ impl Disk {
             streams.push(Stream { id: new_stream_id()?, generation, segments: Vec::new(), acked: Vec::new() });
             drop_oldest(&mut streams);
         }
-        let mut disk = Self { dir: dir.to_owned(), limits, streams, file: lock.try_clone().map_err(fail("open"))?, held, next_index, _lock: lock };
+        let mut disk = Self {
+            dir: dir.to_owned(),
+            limits,
+            streams,
+            file: lock.try_clone().map_err(fail("open"))?,
+            held,
+            next_index,
+            _lock: lock,
+        };
         if resumable {
             let last = disk.active().segments.last().expect("a resumable stream has a segment");
             disk.file = OpenOptions::new().append(true).open(&last.path).map_err(fail("open the last segment"))?;

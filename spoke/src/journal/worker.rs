@@ -16,21 +16,13 @@ const BATCH_MAX: usize = 512;
 /// What the thread is asked.
 pub(super) enum Job {
     /// Write, sync, answer.
-    Append {
-        faults: Vec<Bytes>,
-        held: Vec<(String, Bytes)>,
-        reply: oneshot::Sender<Result<u64, Error>>,
-    },
+    Append { faults: Vec<Bytes>, held: Vec<(String, Bytes)>, reply: oneshot::Sender<Result<u64, Error>> },
     /// Write what is held; no answer.
     Hold { held: Vec<(String, Bytes)> },
     /// Which streams are there.
     Heads { reply: oneshot::Sender<Vec<(StreamId, u64)>> },
     /// A batch from a number on.
-    Read {
-        stream: StreamId,
-        seq: u64,
-        reply: oneshot::Sender<Result<Chunk, Error>>,
-    },
+    Read { stream: StreamId, seq: u64, reply: oneshot::Sender<Result<Chunk, Error>> },
     /// The hub has these.
     Acked { stream: StreamId, upto: u64 },
     /// Write the clean end and stop.

@@ -53,11 +53,7 @@ pub(super) async fn run(deps: &Deps, lanes: &mut Lanes, boot_id: &str, cancel: &
 }
 
 pub(super) fn rejected(reject: v1::Reject) -> End {
-    End::Rejected {
-        code: reject.code(),
-        reason: reject.reason,
-        retry_after: Duration::from_millis(reject.retry_after_ms.into()),
-    }
+    End::Rejected { code: reject.code(), reason: reject.reason, retry_after: Duration::from_millis(reject.retry_after_ms.into()) }
 }
 
 struct Session {

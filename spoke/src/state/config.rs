@@ -49,7 +49,9 @@ mod tests {
     #[test]
     fn a_flag_only_ever_narrows() {
         let flags = Flags { cooldown: Some(Duration::from_secs(1200)), level: Some(Level::P0), notify_only: true };
-        for (yaml, cooldown) in [("", 1200), ("cooldown: 15m\nalertLevel: P1\n", 1200), ("cooldown: 30m\nceiling:\n  nodesOut: 2\n", 1800)] {
+        for (yaml, cooldown) in
+            [("", 1200), ("cooldown: 15m\nalertLevel: P1\n", 1200), ("cooldown: 30m\nceiling:\n  nodesOut: 2\n", 1800)]
+        {
             let config = parse(&narrowed(yaml, flags)).unwrap();
             assert_eq!(config.cooldown, Some(Duration::from_secs(cooldown)), "{yaml}");
             assert_eq!((config.alert_level, config.notify_only), (Some(Level::P0), true), "{yaml}");

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gpuheal_proto::{
     kubernetes::{
-        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, FIELD_MANAGER, LABEL_OPT_OUT,
-        LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY,
+        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, FIELD_MANAGER, LABEL_OPT_OUT, LABEL_STATUS,
+        STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY,
     },
     link::v1,
     time::parse_rfc3339,
@@ -106,11 +106,14 @@ fn ready(node: &Node) -> v1::Readiness {
 
 /// Our mark, when any of label and taint is on the node.
 fn mark(node: &Node) -> Option<v1::Mark> {
-    let labelled = node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
+    let labelled =
+        node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     let tainted = taints.into_iter().any(|taint| taint.key == TAINT_FAULTY && taint.effect == TAINT_EFFECT);
-    let ours = |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| entry.manager.as_deref() == Some(FIELD_MANAGER);
+    let ours = |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some(FIELD_MANAGER)
+    };
     let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
     let cordoned_by_us = cordoned && node.metadata.managed_fields.iter().flatten().any(ours);
     let last_process = annotation(node, ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());

@@ -156,8 +156,12 @@ fn a_large_cluster_is_told_in_parts_that_fit_and_hold_each_node_once() {
     let node = |n: usize| (format!("n{n:04}"), v1::NodeState { name: format!("n{n:04}"), ..Default::default() });
     let nodes: BTreeMap<_, _> = (0..1201).map(node).collect();
     let parts = parts::snapshot(&nodes, &v1::ClusterConfig::default(), &[]);
-    let parts: Vec<_> = parts.into_iter().map(|body| if let Body::Snapshot(part) = body { part } else { panic!("a snapshot") }).collect();
-    assert_eq!(parts.iter().map(|part| (part.part, part.parts, part.nodes.len())).collect::<Vec<_>>(), [(1, 3, 500), (2, 3, 500), (3, 3, 201)]);
+    let parts: Vec<_> =
+        parts.into_iter().map(|body| if let Body::Snapshot(part) = body { part } else { panic!("a snapshot") }).collect();
+    assert_eq!(
+        parts.iter().map(|part| (part.part, part.parts, part.nodes.len())).collect::<Vec<_>>(),
+        [(1, 3, 500), (2, 3, 500), (3, 3, 201)]
+    );
     assert_eq!(parts.iter().filter(|part| part.config.is_some()).count(), 1);
     let told: BTreeSet<_> = parts.iter().flat_map(|part| names(&part.nodes)).collect();
     assert_eq!(told.len(), 1201);

@@ -95,11 +95,8 @@ pub(super) fn exporter_pod(pod: &mut Pod) -> bool {
     metadata(&mut pod.metadata);
     if let Some(spec) = &mut pod.spec {
         for container in &mut spec.containers {
-            *container = Container {
-                name: std::mem::take(&mut container.name),
-                ports: container.ports.take(),
-                ..Container::default()
-            };
+            *container =
+                Container { name: std::mem::take(&mut container.name), ports: container.ports.take(), ..Container::default() };
         }
         spec.init_containers = None;
         spec.volumes = None;

@@ -3,7 +3,9 @@
 use std::{path::Path, sync::Arc, sync::atomic::AtomicBool, sync::atomic::Ordering};
 
 use gpuheal_proto::link::v1::{
-    self, attach_request::Message as Up, attach_response::Message as Answer,
+    self,
+    attach_request::Message as Up,
+    attach_response::Message as Answer,
     link_service_server::{LinkService, LinkServiceServer},
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
