@@ -13,7 +13,7 @@ use gpuheal_spoke_core::{
 };
 use kube::Api;
 
-use super::{Back, HandLoop, RUNNING_MAX, StopWord, record::Created};
+use super::{Back, RUNNING_MAX, StopWord, hand::HandLoop, record::Created};
 use crate::{
     healaction::{self, HealAction, HealActionSpec, Tombstone},
     metrics,

@@ -90,3 +90,16 @@ async fn an_outcome_is_told_again_at_a_new_session_until_it_is_acked() {
     spoke.ack(&again).await;
     eventually("Hello would tell its number", || async { spoke.seen.borrow().cmd_seq == 1 }).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_old_leader_could_not_report_is_told_by_the_next() {
+    let cluster = Cluster::start().await;
+    let mut first = Spoke::leading(&cluster, "a", "").await;
+    let command = command(&cluster, "n1", 1, vec![mark()]);
+    let told = first.carry_out(&command).await;
+    first.kill();
+    let mut second = Spoke::start(&cluster, "b", "").await;
+    let again = second.ended(command.id).await;
+    assert_eq!((again.status_seq, again.state()), (told.status_seq, told.state()));
+    assert_eq!(cluster.sim.recorder().writes_to("nodes").len(), 1);
+}
