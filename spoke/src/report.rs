@@ -47,6 +47,11 @@ impl Reports {
         }
     }
 
+    /// Tells how an action stands to a hub that asked.
+    pub async fn answer(&self, action: &HealAction) {
+        self.send(status(action)).await;
+    }
+
     /// Tells that a command is refused and leaves no trace.
     pub async fn not_now(&self, command_id: String, refused: &Refused) {
         self.send(refusal(command_id, String::new(), v1::CommandState::NotNow, refused)).await;

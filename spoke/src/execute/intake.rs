@@ -183,10 +183,11 @@ impl HandLoop {
         });
     }
 
+    /// Answers from the record, acked before or not: a hub that asks again does not know, whatever it once acked.
     fn tell(&mut self, action: Arc<HealAction>) {
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {
-            ctx.reports.tell(&action).await;
+            ctx.reports.answer(&action).await;
             Back::Done
         });
     }

@@ -69,7 +69,7 @@ fn detection(detection: &mut Detection, mut section: Section<'_>, problems: &mut
     set(&mut detection.gpu_lost_scrapes, section.number("gpuLostScrapes", 1..=1000, problems));
     set(&mut detection.stale_after_intervals, section.number("staleAfterIntervals", 1..=1000, problems));
     set(&mut detection.broken_after, section.span("brokenAfter", secs(10)..=secs(DAY), problems));
-    set(&mut detection.allocatable_debounce, section.span("allocatableDebounce", secs(0)..=secs(DAY), problems));
+    set(&mut detection.allocatable_debounce, section.span("allocatableDebounce", secs(1)..=secs(DAY), problems));
     set(&mut detection.metric_aliases, section.labels("metricAliases", 256, problems));
     set(&mut detection.node_labels, section.texts("nodeLabels", 32, problems));
     if let Some(models) = section.section("models", problems) {
@@ -100,7 +100,7 @@ fn detection(detection: &mut Detection, mut section: Section<'_>, problems: &mut
 fn thermal(thermal: &mut Thermal, section: &mut Section<'_>, problems: &mut Problems) {
     set(&mut thermal.high_celsius, section.real("gpuTempHigh", CELSIUS, problems));
     set(&mut thermal.warn_celsius, section.real("gpuTempWarn", CELSIUS, problems));
-    set(&mut thermal.dwell, section.span("temperatureDwell", secs(0)..=secs(DAY), problems));
+    set(&mut thermal.dwell, section.span("temperatureDwell", secs(1)..=secs(DAY), problems));
     if thermal.warn_celsius > thermal.high_celsius {
         let name = if section.has("gpuTempWarn") { "gpuTempWarn" } else { "gpuTempHigh" };
         let message = format!("gpuTempWarn {} is above gpuTempHigh {}", thermal.warn_celsius, thermal.high_celsius);
@@ -119,7 +119,7 @@ fn model(base: Thermal, tree: &Tree, path: &str, problems: &mut Problems) -> Opt
 fn condition(tree: &Tree, path: &str, problems: &mut Problems) -> Option<Condition> {
     let mut section = Section::open(tree, path, problems)?;
     let bad_status = section.word("badStatus", &["True", "False"], problems).unwrap_or("True").to_owned();
-    let hold = section.span("hold", secs(0)..=secs(DAY), problems).unwrap_or(secs(60));
+    let hold = section.span("hold", secs(1)..=secs(DAY), problems).unwrap_or(secs(60));
     section.close(problems);
     Some(Condition { bad_status, hold })
 }
