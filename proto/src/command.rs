@@ -564,9 +564,28 @@ macro_rules! refusal_wire {
     };
 }
 refusal_wire!(
-    TooLarge, BadSignature, WrongType, Malformed, WrongAudience, Replayed, StaleKeyEpoch, StaleHubTerm, Expired, ClockUncertain,
-    Superseded, NotLeader, LeaseMargin, NodeGone, FaultCleared, OptedOut, Cooldown, ForeignMarker, OverCeiling, Stopped,
-    Unsupported, Busy,
+    TooLarge,
+    BadSignature,
+    WrongType,
+    Malformed,
+    WrongAudience,
+    Replayed,
+    StaleKeyEpoch,
+    StaleHubTerm,
+    Expired,
+    ClockUncertain,
+    Superseded,
+    NotLeader,
+    LeaseMargin,
+    NodeGone,
+    FaultCleared,
+    OptedOut,
+    Cooldown,
+    ForeignMarker,
+    OverCeiling,
+    Stopped,
+    Unsupported,
+    Busy,
 );
 
 #[cfg(test)]

@@ -195,8 +195,41 @@ macro_rules! wire {
         }
     };
 }
-wire!(FaultClass, FaultClass, "class", Xid, Ecc, RowRemap, Thermal, GpuLost, Nvlink, Pcie, Driver, NodeCondition, Alert, Allocatable, Utilisation, PodFailure, Source, HealthWatch);
-wire!(Witness, Witness, "witness", ExporterGauge, ExporterCounter, DcgmHealth, KernelLine, Allocatable, NodeCondition, Alert, PodFailure, MissingRows, SecondField);
+wire!(
+    FaultClass,
+    FaultClass,
+    "class",
+    Xid,
+    Ecc,
+    RowRemap,
+    Thermal,
+    GpuLost,
+    Nvlink,
+    Pcie,
+    Driver,
+    NodeCondition,
+    Alert,
+    Allocatable,
+    Utilisation,
+    PodFailure,
+    Source,
+    HealthWatch
+);
+wire!(
+    Witness,
+    Witness,
+    "witness",
+    ExporterGauge,
+    ExporterCounter,
+    DcgmHealth,
+    KernelLine,
+    Allocatable,
+    NodeCondition,
+    Alert,
+    PodFailure,
+    MissingRows,
+    SecondField
+);
 wire!(Onset, Onset, "onset", Standing, Edge);
 
 impl TryFrom<v1::NodeRef> for NodeRef {

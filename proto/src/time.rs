@@ -158,7 +158,9 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused() {
-        for text in ["", "yesterday", "2026-13-01T00:00:00Z", "2026-09-14T03:12:41", "2026-09-14T03:12:41.Z", "2026-09-14T03:12:41+5:30"] {
+        for text in
+            ["", "yesterday", "2026-13-01T00:00:00Z", "2026-09-14T03:12:41", "2026-09-14T03:12:41.Z", "2026-09-14T03:12:41+5:30"]
+        {
             assert!(parse_rfc3339(text).is_err(), "{text}");
         }
     }

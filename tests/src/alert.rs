@@ -55,7 +55,8 @@ impl Alert {
         for (key, value) in &self.labels {
             labels[*key] = json!(value);
         }
-        let (status, ends_at) = if self.firing { ("firing", "0001-01-01T00:00:00Z".to_owned()) } else { ("resolved", self.starts_at.clone()) };
+        let (status, ends_at) =
+            if self.firing { ("firing", "0001-01-01T00:00:00Z".to_owned()) } else { ("resolved", self.starts_at.clone()) };
         json!({
             "status": status,
             "labels": labels,

@@ -35,7 +35,7 @@ pub enum Backend {
     /// Simulated, over real HTTPS.
     Sim(KubeSim),
     /// Kubernetes' own control plane.
-    Real(ControlPlane),
+    Real(Box<ControlPlane>),
 }
 
 /// Which one to start.
@@ -105,7 +105,8 @@ impl Cluster {
         let (backend, kubeconfig_text) = match kind {
             Kind::Sim => {
                 let controllers = Controllers { kubelet: false, ..Controllers::ALL };
-                let sim = KubeSim::start(kubesim::Config { name: id.to_owned(), controllers, ..kubesim::Config::default() }).await?;
+                let sim =
+                    KubeSim::start(kubesim::Config { name: id.to_owned(), controllers, ..kubesim::Config::default() }).await?;
                 let text = sim.kubeconfig_yaml();
                 (Backend::Sim(sim), text)
             }
@@ -113,7 +114,7 @@ impl Cluster {
                 let at = dir.join("control-plane");
                 let plane = tokio::task::spawn_blocking(move || ControlPlane::start(&at)).await??;
                 let text = plane.kubeconfig_yaml();
-                (Backend::Real(plane), text)
+                (Backend::Real(Box::new(plane)), text)
             }
         };
         let kubeconfig = dir.join("kubeconfig");
@@ -151,7 +152,10 @@ impl Cluster {
         let crd: Value = serde_saphyr::from_str(include_str!("../../deploy/spoke/crd.yaml")).context("deploy/spoke/crd.yaml")?;
         self.create(crd).await?;
         self.create(json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE, "namespace": NAMESPACE}, "spec": {}})).await?;
-        self.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FENCE, "namespace": NAMESPACE}, "data": {}})).await?;
+        self.create(
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FENCE, "namespace": NAMESPACE}, "data": {}}),
+        )
+        .await?;
         wait::until("the HealAction resource to be served", Duration::from_secs(20), || async {
             let resource = heal_action_resource();
             let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), NAMESPACE, &resource);

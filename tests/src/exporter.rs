@@ -114,12 +114,9 @@ const METRICS: &[(&str, &str, &str, Reading)] = &[
     ("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", |g, _| g.memory_temperature),
     ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", |g, _| g.temperature),
     ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", |_, up| 402.5 + f64::from(up.subsec_millis() % 7)),
-    (
-        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        "counter",
-        "Total energy consumption since boot (in mJ).",
-        |g, up| 9_000_000.0 + f64::from(g.index) + (up.as_millis() as f64 * 0.4).floor(),
-    ),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).", |g, up| {
+        9_000_000.0 + f64::from(g.index) + (up.as_millis() as f64 * 0.4).floor()
+    }),
     ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", |_, _| 0.0),
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", |_, _| 97.0),
     ("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.", |g, _| f64::from(g.xid)),

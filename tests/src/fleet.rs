@@ -145,10 +145,12 @@ impl Fleet {
     async fn inventory_known(&self, cluster: &Cluster) -> Result<()> {
         let want = i64::try_from(cluster.gpu_nodes().len())?;
         wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), Duration::from_secs(60), || async {
-            let known: i64 = sqlx::query_scalar("SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0")
-                .bind(&cluster.id)
-                .fetch_one(&self.pool)
-                .await?;
+            let known: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0",
+            )
+            .bind(&cluster.id)
+            .fetch_one(&self.pool)
+            .await?;
             Ok((known >= want).then_some(()))
         })
         .await
@@ -172,7 +174,8 @@ impl Fleet {
 
     /// Starts the hub again where it was.
     pub async fn start_hub_again(&mut self) -> Result<()> {
-        let ports = HubPorts { link: self.link_address.clone(), fleet: self.fleet_address.clone(), http: self.http_address.clone() };
+        let ports =
+            HubPorts { link: self.link_address.clone(), fleet: self.fleet_address.clone(), http: self.http_address.clone() };
         self.hub = start_hub(&self.place.dir, &ports)?;
         self.hub.ready().await?;
         Ok(())
@@ -184,7 +187,12 @@ impl Fleet {
     }
 
     /// POSTs to the manual endpoint; gives the answer's status and body.
-    pub async fn post_process(&self, address: &str, with_token: bool, body: &serde_json::Value) -> Result<(u16, serde_json::Value)> {
+    pub async fn post_process(
+        &self,
+        address: &str,
+        with_token: bool,
+        body: &serde_json::Value,
+    ) -> Result<(u16, serde_json::Value)> {
         self.post(address, "/api/v1/process", with_token.then_some(self.token.as_str()), body).await
     }
 
@@ -209,7 +217,13 @@ impl Fleet {
         Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
     }
 
-    async fn post(&self, address: &str, path: &str, token: Option<&str>, body: &serde_json::Value) -> Result<(u16, serde_json::Value)> {
+    async fn post(
+        &self,
+        address: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &serde_json::Value,
+    ) -> Result<(u16, serde_json::Value)> {
         let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
         let mut request = client.post(format!("http://{address}{path}")).json(body);
         if let Some(token) = token {

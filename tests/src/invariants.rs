@@ -41,7 +41,12 @@ async fn at_most_one_effect_per_command(fleet: &Fleet) -> Result<()> {
         for node in cluster.gpu_nodes() {
             for (uid, pod) in cluster.observer.pods_of(&node) {
                 let granted = record::evictions(&requests, &pod.name).iter().filter(|r| r.code == 201).count();
-                let namesakes = cluster.gpu_nodes().iter().flat_map(|n| cluster.observer.pods_of(n)).filter(|(_, p)| p.name == pod.name).count();
+                let namesakes = cluster
+                    .gpu_nodes()
+                    .iter()
+                    .flat_map(|n| cluster.observer.pods_of(n))
+                    .filter(|(_, p)| p.name == pod.name)
+                    .count();
                 ensure!(granted <= namesakes, "at most one effect per command: {} ({uid}) was evicted {granted} times", pod.name);
             }
         }
@@ -77,11 +82,12 @@ async fn no_acked_fault_is_lost(pool: &PgPool) -> Result<()> {
 async fn no_mark_without_an_open_incident(fleet: &Fleet) -> Result<()> {
     for cluster in &fleet.clusters {
         for node in cluster.observer.tainted_now() {
-            let open: i64 = sqlx::query_scalar("SELECT count(*) FROM incidents WHERE cluster_id = $1 AND node_name = $2 AND closed_at IS NULL")
-                .bind(&cluster.id)
-                .bind(&node)
-                .fetch_one(&fleet.pool)
-                .await?;
+            let open: i64 =
+                sqlx::query_scalar("SELECT count(*) FROM incidents WHERE cluster_id = $1 AND node_name = $2 AND closed_at IS NULL")
+                    .bind(&cluster.id)
+                    .bind(&node)
+                    .fetch_one(&fleet.pool)
+                    .await?;
             ensure!(open == 1, "no mark without an open incident: {}/{node} is tainted and has {open}", cluster.id);
         }
     }
@@ -99,10 +105,14 @@ async fn silence_closes_nothing(pool: &PgPool) -> Result<()> {
 
 /// 8. The audit chain verifies from its first entry.
 async fn the_audit_chain_is_whole(pool: &PgPool) -> Result<()> {
-    let chains: Vec<(String, i64, Vec<u8>)> = sqlx::query_as("SELECT chain, seq, hash FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
+    let chains: Vec<(String, i64, Vec<u8>)> =
+        sqlx::query_as("SELECT chain, seq, hash FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
     for (chain, head, hash) in chains {
         let rows: Vec<(i64, Vec<u8>, Vec<u8>)> =
-            sqlx::query_as("SELECT seq, prev_hash, hash FROM audit_entries WHERE chain = $1 ORDER BY seq").bind(&chain).fetch_all(pool).await?;
+            sqlx::query_as("SELECT seq, prev_hash, hash FROM audit_entries WHERE chain = $1 ORDER BY seq")
+                .bind(&chain)
+                .fetch_all(pool)
+                .await?;
         ensure!(rows.len() as i64 == head, "the audit chain is whole: {chain} has {} entries, its head says {head}", rows.len());
         for (at, pair) in rows.windows(2).enumerate() {
             if pair[1].1 != pair[0].2 {

@@ -108,7 +108,8 @@ async fn marks(fleet: &Fleet, nodes: &[String], seed: u64) -> Result<Vec<f64>> {
     let cluster = fleet.cluster(CLUSTER)?;
     let mut taken = vec![];
     for (node, version) in broken {
-        let at = wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
+        let at =
+            wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
         let visible = cluster.exporter(node).visible_at(version).context("a node that was tainted had been scraped")?;
         taken.push(at.saturating_duration_since(visible).as_secs_f64() * 1000.0);
     }
@@ -134,7 +135,8 @@ async fn drains(fleet: &Fleet, nodes: &[String], figures: &mut Figures) -> Resul
         tokio::time::sleep(Duration::from_millis(SPACING_MS.1)).await;
     }
     for node in nodes {
-        let tainted = wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
+        let tainted =
+            wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
         let gone = wait::until(&format!("the pod of {node} to go"), WITHIN, || async {
             let jobs = cluster.observer.pods_of(node).into_values().filter(|pod| pod.app == "job");
             Ok(jobs.map(|pod| pod.gone_at).collect::<Option<Vec<_>>>().and_then(|gone| gone.into_iter().max()))
@@ -170,7 +172,11 @@ fn count(requests: &[AuditEntry], nodes: usize, figures: &mut Figures) {
     let ours = requests.iter().filter(|r| r.user_agent.starts_with("gpuheal-spoke") && !r.is_watch() && r.resource != "leases");
     let mut evictions = 0.0;
     for request in ours {
-        let what = if request.subresource.is_empty() { request.resource.clone() } else { format!("{}/{}", request.resource, request.subresource) };
+        let what = if request.subresource.is_empty() {
+            request.resource.clone()
+        } else {
+            format!("{}/{}", request.resource, request.subresource)
+        };
         if request.subresource == "eviction" {
             evictions += 1.0;
         }

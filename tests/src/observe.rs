@@ -131,13 +131,16 @@ async fn watch_nodes(client: Client, seen: Arc<Mutex<Seen>>) {
         let change = NodeChange {
             at: Instant::now(),
             node: node.name_any(),
-            tainted: spec.and_then(|spec| spec.taints.as_ref()).is_some_and(|taints| taints.iter().any(|taint| taint.key == TAINT_FAULTY)),
+            tainted: spec
+                .and_then(|spec| spec.taints.as_ref())
+                .is_some_and(|taints| taints.iter().any(|taint| taint.key == TAINT_FAULTY)),
             labelled: node.labels().contains_key(LABEL_STATUS),
             cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         };
         let mut seen = lock(&seen);
         let last = seen.nodes.iter().rev().find(|last| last.node == change.node);
-        let same = last.is_some_and(|last| (last.tainted, last.labelled, last.cordoned) == (change.tainted, change.labelled, change.cordoned));
+        let same = last
+            .is_some_and(|last| (last.tainted, last.labelled, last.cordoned) == (change.tainted, change.labelled, change.cordoned));
         if !same {
             seen.nodes.push(change);
         }

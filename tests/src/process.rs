@@ -128,9 +128,5 @@ pub fn binary(name: &str) -> Result<PathBuf> {
         dir = dir.parent().context("deps is in a folder")?;
     }
     let path = dir.join(name);
-    if path.exists() {
-        Ok(path)
-    } else {
-        bail!("{} does not exist: run `cargo build --bins` first (make does)", path.display())
-    }
+    if path.exists() { Ok(path) } else { bail!("{} does not exist: run `cargo build --bins` first (make does)", path.display()) }
 }

@@ -24,13 +24,15 @@ pub fn of_sim(sim: &KubeSim) -> Vec<AuditEntry> {
 /// Eviction requests for a pod, by the answer's code.
 #[must_use]
 pub fn evictions<'a>(requests: &'a [AuditEntry], pod: &str) -> Vec<&'a AuditEntry> {
-    let of_pod = |r: &&AuditEntry| r.resource == "pods" && r.subresource == "eviction" && format!("{}/{}", r.namespace, r.name) == pod;
+    let of_pod =
+        |r: &&AuditEntry| r.resource == "pods" && r.subresource == "eviction" && format!("{}/{}", r.namespace, r.name) == pod;
     requests.iter().filter(of_pod).collect()
 }
 
 /// Writes to a Node by a spoke: label, taint, annotations, cordon.
 #[must_use]
 pub fn node_writes<'a>(requests: &'a [AuditEntry], node: &str) -> Vec<&'a AuditEntry> {
-    let by_spoke = |r: &&AuditEntry| r.user_agent.starts_with("gpuheal-spoke") && r.resource == "nodes" && r.name == node && r.is_write();
+    let by_spoke =
+        |r: &&AuditEntry| r.user_agent.starts_with("gpuheal-spoke") && r.resource == "nodes" && r.name == node && r.is_write();
     requests.iter().filter(by_spoke).collect()
 }

@@ -226,7 +226,9 @@ pub(crate) fn ms(from: Instant, to: Instant) -> u64 {
 /// UIDs of the pods of these apps on a node.
 pub(crate) async fn uids_of(cluster: &Cluster, node: &str, apps: &[&str]) -> Result<Vec<String>> {
     let pods = cluster.pods_on(node).await?;
-    let of_apps = pods.iter().filter(|pod| pod.metadata.labels.iter().flatten().any(|(key, app)| key == "app" && apps.contains(&app.as_str())));
+    let of_apps = pods
+        .iter()
+        .filter(|pod| pod.metadata.labels.iter().flatten().any(|(key, app)| key == "app" && apps.contains(&app.as_str())));
     Ok(of_apps.filter_map(|pod| pod.metadata.uid.clone()).collect())
 }
 

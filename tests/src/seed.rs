@@ -45,7 +45,10 @@ mod tests {
 
     #[test]
     fn one_seed_draws_the_same_numbers_every_time() {
-        let draw = |seed| { let mut seeded = Seeded::new(seed); (0..8).map(|_| seeded.between(3, 9)).collect::<Vec<_>>() };
+        let draw = |seed| {
+            let mut seeded = Seeded::new(seed);
+            (0..8).map(|_| seeded.between(3, 9)).collect::<Vec<_>>()
+        };
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
         assert!(draw(7).iter().all(|n| (3..=9).contains(n)));

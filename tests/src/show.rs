@@ -83,7 +83,8 @@ impl Screen {
             incidents.add_row([cluster, node, level, state, faults.to_string(), what]);
         }
         self.print(&format!("\nThe same from Postgres: SELECT ... FROM audit.incidents JOIN audit.commands\n{incidents}"));
-        let chains: Vec<(String, i64)> = sqlx::query_as("SELECT chain, seq FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
+        let chains: Vec<(String, i64)> =
+            sqlx::query_as("SELECT chain, seq FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
         let chains: Vec<String> = chains.into_iter().map(|(chain, seq)| format!("{chain} {seq}")).collect();
         self.print(&format!("audit entries by chain: {}", chains.join(", ")));
         Ok(())
@@ -92,7 +93,10 @@ impl Screen {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic).set_header(header.iter().copied());
+    table
+        .load_style(presets::UTF8_HORIZONTAL_ONLY)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header.iter().copied());
     if table.width().is_none() {
         table.set_width(PIPE_WIDTH);
     }

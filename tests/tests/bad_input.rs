@@ -34,7 +34,9 @@ async fn bad_exporter_pages(fleet: &mut Fleet) -> Result<()> {
     let node = nodes[0].clone();
     let exporter = cluster.exporter(&node);
     let gpu = exporter.gpus()[0].clone();
-    let row = |metric: &str, value: &str| format!("{metric}{{gpu=\"0\",UUID=\"{}\",pci_bus_id=\"{}\",modelName=\"{}\"}} {value}\n", gpu.uuid, gpu.pci, gpu.model);
+    let row = |metric: &str, value: &str| {
+        format!("{metric}{{gpu=\"0\",UUID=\"{}\",pci_bus_id=\"{}\",modelName=\"{}\"}} {value}\n", gpu.uuid, gpu.pci, gpu.model)
+    };
     let pages: Vec<Vec<u8>> = vec![
         vec![],
         row("DCGM_FI_DEV_GPU_TEMP", "61").as_bytes()[..40].to_vec(),
@@ -93,9 +95,26 @@ async fn bad_webhook_bodies(fleet: &Fleet) -> Result<()> {
         ensure!(!text.trim().is_empty(), "{what} was refused without a word");
     }
     for (what, body) in [
-        ("an alert without a node", json!({"version": "4", "status": "firing", "alerts": [{"status": "firing", "labels": {"alertname": "X"}, "startsAt": "2026-11-29T08:00:00Z"}]})),
-        ("an alert without labels", json!({"version": "4", "status": "firing", "alerts": [{"status": "firing", "startsAt": "2026-11-29T08:00:00Z"}]})),
-        ("an alert of a node that is not there", alert::group(&[alert::Alert { name: "X", node: "nowhere".into(), gpu: None, xid: None, labels: vec![], firing: true, starts_at: "2026-11-29T08:00:00Z".into() }])),
+        (
+            "an alert without a node",
+            json!({"version": "4", "status": "firing", "alerts": [{"status": "firing", "labels": {"alertname": "X"}, "startsAt": "2026-11-29T08:00:00Z"}]}),
+        ),
+        (
+            "an alert without labels",
+            json!({"version": "4", "status": "firing", "alerts": [{"status": "firing", "startsAt": "2026-11-29T08:00:00Z"}]}),
+        ),
+        (
+            "an alert of a node that is not there",
+            alert::group(&[alert::Alert {
+                name: "X",
+                node: "nowhere".into(),
+                gpu: None,
+                xid: None,
+                labels: vec![],
+                firing: true,
+                starts_at: "2026-11-29T08:00:00Z".into(),
+            }]),
+        ),
     ] {
         let (status, text) = fleet.post_bytes(&address, body.to_string().into_bytes()).await?;
         ensure!(status == 200 || status == 400, "{what} was answered {status}: {text}");
@@ -128,6 +147,9 @@ async fn a_fault_still_heals(fleet: &Fleet) -> Result<()> {
         gpus[0].xid = 79;
         gpus[0].xid_counts.insert(79, 5);
     });
-    wait::until("a fault after all that to be acted on", WITHIN + Duration::from_secs(5), || async { Ok(cluster.observer.tainted_at(&node, since)) }).await?;
+    wait::until("a fault after all that to be acted on", WITHIN + Duration::from_secs(5), || async {
+        Ok(cluster.observer.tainted_at(&node, since))
+    })
+    .await?;
     Ok(())
 }

@@ -30,7 +30,12 @@ async fn workloads_run_and_are_replaced_on_the_simulated_cluster() -> Result<()>
     cluster.app_ready("store", 1).await?;
     cluster.app_ready("notebook", 1).await?;
     cluster.app_ready("agent", cluster.gpu_nodes().len()).await?;
-    let exporters = cluster.pods_on(&node).await?.into_iter().filter(|pod| pod.metadata.namespace.as_deref() == Some(workload::OPERATOR)).count();
+    let exporters = cluster
+        .pods_on(&node)
+        .await?
+        .into_iter()
+        .filter(|pod| pod.metadata.namespace.as_deref() == Some(workload::OPERATOR))
+        .count();
     ensure!(exporters == 1, "{node} has {exporters} exporter pods");
     tokio::time::timeout(Duration::from_secs(10), async {
         while cluster.observer.pods_of(&node).is_empty() {

@@ -62,7 +62,9 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     }
     ensure!(fewest >= MIN_AVAILABLE as usize, "{fewest} pods of {APP} were ready at one moment, the PDB asks for {MIN_AVAILABLE}");
     let pods = cluster.observer.pods_of(&node);
-    let ending = |uids: &[String]| uids.iter().filter_map(|uid| pods.get(uid).and_then(|pod| pod.ending_at.or(pod.gone_at))).collect::<Vec<_>>();
+    let ending = |uids: &[String]| {
+        uids.iter().filter_map(|uid| pods.get(uid).and_then(|pod| pod.ending_at.or(pod.gone_at))).collect::<Vec<_>>()
+    };
     let last_stateless = ending(&stateless).into_iter().max();
     let first_stateful = ending(&stateful).into_iter().min();
     ensure!(last_stateless < first_stateful, "a stateful pod was told to go before the last stateless one");

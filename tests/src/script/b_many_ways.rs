@@ -33,7 +33,9 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     stage.succeeded("alpha", &node, "evict").await?;
     let faults = wait::until("the fault to have both witnesses", super::WITHIN, || async {
         let faults = facts::faults(&stage.fleet.pool, "alpha", &node).await?;
-        let both = faults.iter().any(|f| f.class == "xid" && f.code == "79" && ["alert", "exporter_gauge"].iter().all(|w| f.witnesses.iter().any(|x| x == w)));
+        let both = faults.iter().any(|f| {
+            f.class == "xid" && f.code == "79" && ["alert", "exporter_gauge"].iter().all(|w| f.witnesses.iter().any(|x| x == w))
+        });
         Ok(both.then_some(faults))
     })
     .await?;

@@ -142,7 +142,11 @@ async fn replay(stage: &Stage, template: &Template) -> Result<String> {
     let after = record::node_writes(&cluster.requests().await, &template.node_name).len();
     ensure!(before == after, "a replayed command wrote to the node again");
     let last = facts::reports(pool, "beta", &subject).await?.pop().context("the answer was stored")?;
-    Ok(format!("replayed: answered {}{} from its record", last.state, if last.refusal.is_empty() { String::new() } else { format!(" {}", last.refusal) }))
+    Ok(format!(
+        "replayed: answered {}{} from its record",
+        last.state,
+        if last.refusal.is_empty() { String::new() } else { format!(" {}", last.refusal) }
+    ))
 }
 
 fn forgery(template: &Template, n: u64, node: &str, uid: &NodeUid) -> Result<Command> {
@@ -210,7 +214,8 @@ async fn insert(stage: &Stage, template: &Template, command: &Command, bytes: &[
 
 async fn config_known(stage: &Stage, yaml: &str) -> Result<()> {
     wait::until("the hub to know the cluster's new settings", WITHIN, || async {
-        let known: String = sqlx::query_scalar("SELECT config_yaml FROM clusters WHERE cluster_id = 'beta'").fetch_one(&stage.fleet.pool).await?;
+        let known: String =
+            sqlx::query_scalar("SELECT config_yaml FROM clusters WHERE cluster_id = 'beta'").fetch_one(&stage.fleet.pool).await?;
         Ok((known == yaml).then_some(()))
     })
     .await

@@ -17,9 +17,11 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let (status, again) = stage.fleet.post_process(&address, true, &body).await?;
     ensure!(status == 200, "the repeat was answered {status} instead of 200: {again}");
     ensure!(answer["command_id"] == again["command_id"], "the repeat made another command: {answer} and {again}");
-    let (status, nowhere) = stage.fleet.post_process(&address, true, &json!({"node": "no-such-node", "action": "mark", "reason": "x"})).await?;
+    let (status, nowhere) =
+        stage.fleet.post_process(&address, true, &json!({"node": "no-such-node", "action": "mark", "reason": "x"})).await?;
     ensure!(status == 404, "for a node that is not there the answer was {status} instead of 404: {nowhere}");
-    let (status, odd) = stage.fleet.post_process(&address, true, &json!({"node": node, "action": "explode", "reason": "x"})).await?;
+    let (status, odd) =
+        stage.fleet.post_process(&address, true, &json!({"node": node, "action": "explode", "reason": "x"})).await?;
     ensure!(status == 400, "for an action that is none the answer was {status} instead of 400: {odd}");
     stage.succeeded("beta", &node, "mark").await?;
     let incident = stage.once("beta", &node, "mark").await?;

@@ -24,7 +24,10 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     for node in [&ours, &theirs] {
         release(stage, node)?;
         stage.succeeded("alpha", node, "release").await?;
-        wait::until(&format!("our marks to be gone from {node}"), WITHIN, || async { Ok((!marked(stage, node).await?).then_some(())) }).await?;
+        wait::until(&format!("our marks to be gone from {node}"), WITHIN, || async {
+            Ok((!marked(stage, node).await?).then_some(()))
+        })
+        .await?;
     }
     ensure!(!cordoned(stage, &ours).await?, "our own cordon is still on {ours}");
     ensure!(cordoned(stage, &theirs).await?, "the person's cordon is gone from {theirs}");
