@@ -22,12 +22,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
+    audit::{self, Entry, Kind},
     link::{Lane, Registry, Session},
     metrics,
     store::{
-        self, Labelled as _,
-        audit::{Entry, audit_append},
-        moment,
+        self, Labelled as _, moment,
         outbox::{self, Stored, Waiting},
     },
     wake::{POLL, Wake},
@@ -126,7 +125,7 @@ async fn note(conn: &mut PgConnection, sent: &[Key], cancelled: &[Key]) -> Resul
     let mut entries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
     for (cluster, command, incident) in noted {
         entries.entry(cluster).or_default().push(Entry {
-            kind: "command_sent",
+            kind: Kind::CommandSent,
             actor: "hub/deliver".to_owned(),
             subject: format!("command/{command}"),
             incident: Some(IncidentId::from_uuid(incident)),
@@ -136,7 +135,7 @@ async fn note(conn: &mut PgConnection, sent: &[Key], cancelled: &[Key]) -> Resul
     let now = moment::now(&mut tx).await?;
     // Chains in the order of their names, as everybody who takes several.
     for (cluster, entries) in &entries {
-        audit_append(&mut tx, cluster, entries, now).await?;
+        audit::append(&mut tx, cluster, entries, now).await?;
     }
     tx.commit().await.label("deliver.commit")
 }

@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod args;
+pub mod audit;
 pub mod clock;
 pub mod decide;
 pub mod deliver;

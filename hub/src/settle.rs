@@ -13,12 +13,14 @@ use gpuheal_proto::{
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 
-use crate::store::{
-    self, Labelled as _,
-    audit::{Entry, audit_append, chain_of},
-    judgement::{judgement_lock, judgements_ask},
-    moment,
-    settle::{Held, command_hold, command_node, command_not_now, command_settle, report_put},
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    store::{
+        self, Labelled as _,
+        judgement::{judgement_lock, judgements_ask},
+        moment,
+        settle::{Held, command_hold, command_node, command_not_now, command_settle, report_put},
+    },
 };
 pub use fold::{Fold, fold};
 pub use report::{Report, Reported, StepReport};
@@ -65,13 +67,13 @@ async fn known(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, repo
         }
     }
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
-    audit_append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
+    audit::append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
     Ok(true)
 }
 
 fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold: Fold) -> Entry {
     Entry {
-        kind: if matches!(fold, Fold::Corrects(_)) { "command_corrected" } else { "command_reported" },
+        kind: if matches!(fold, Fold::Corrects(_)) { Kind::CommandCorrected } else { Kind::CommandReported },
         actor: format!("spoke/{cluster}"),
         subject: format!("command/{id}"),
         incident: Some(held.incident),
@@ -89,13 +91,13 @@ async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report)
     if first {
         let now = moment::now(conn).await?;
         let entry = Entry {
-            kind: "envelope_refused",
+            kind: Kind::EnvelopeRefused,
             actor: format!("spoke/{cluster}"),
             subject: format!("envelope/{}", report.subject),
             incident: None,
             body: json!({"refusal": report.refusal, "reason": report.reason, "lease_transitions": report.lease_transitions}),
         };
-        audit_append(conn, chain_of(cluster), &[entry], now).await?;
+        audit::append(conn, chain_of(cluster), &[entry], now).await?;
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
-//! The audit chain: each entry's hash covers the one before it, so that nothing can be changed, left out or put in
-//! between without every later hash being wrong. One chain per cluster, numbered without holes. Pure: the store keeps
-//! the head row locked while it appends.
+//! The audit chain: each hash covers its entry and the hash before it, so that no entry can be changed, dropped, added or
+//! moved without every later hash saying so. One chain per cluster and one of the fleet's own, numbered without holes.
+//! Pure, and the only place that knows what a hash covers: the store keeps the head locked while entries are added.
 
-use gpuheal_proto::{ids::ClusterId, time::Timestamp};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+use gpuheal_proto::{
+    ids::{IncidentId, digest},
+    time::Timestamp,
+};
 
 /// SHA-256.
 pub type Hash = [u8; 32];
@@ -12,104 +13,43 @@ pub type Hash = [u8; 32];
 /// What the first entry of a chain follows.
 pub const GENESIS: Hash = [0; 32];
 
-/// One thing that was done, refused or decided.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Entry {
-    /// The chain.
-    pub cluster: ClusterId,
-    /// Its place in it, from 1.
-    pub seq: u64,
+/// Something that happened, before it has a place in a chain. Its body is the JSON text that is hashed and stored, byte
+/// for byte: nobody has to write the same JSON twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
     /// When, by the database's clock.
     pub at: Timestamp,
-    /// Who: `hub`, a spoke's replica, a person.
+    /// What happened, in a word.
+    pub kind: String,
+    /// Who did it.
     pub actor: String,
-    /// What, in one word of a closed set that the store keeps.
-    pub action: String,
-    /// On what: a node, an incident, a command, a policy.
+    /// To what.
     pub subject: String,
-    /// How it ended.
-    pub outcome: String,
-    /// Everything else.
-    pub detail: serde_json::Value,
+    /// Incident, when it belongs to one.
+    pub incident: Option<IncidentId>,
+    /// JSON text.
+    pub body: String,
 }
 
-impl Entry {
-    /// The bytes that are hashed: each field led by its length, so that no two entries meet in one text. Object keys of
-    /// the detail are in order, since `serde_json` keeps its maps sorted; a number that JSON cannot tell apart (`1.0`
-    /// read back as `1`) is for the writer to avoid.
-    #[must_use]
-    pub fn canonical(&self) -> Vec<u8> {
-        let (seq, at) = (self.seq.to_string(), self.at.unix_ms().to_string());
-        let detail = sorted(&self.detail).to_string();
-        let fields = [self.cluster.as_str(), &seq, &at, &self.actor, &self.action, &self.subject, &self.outcome, &detail];
-        let mut bytes = b"gpuheal audit 1\n".to_vec();
-        for field in fields {
-            bytes.extend_from_slice(&(field.len() as u64).to_be_bytes());
-            bytes.extend_from_slice(field.as_bytes());
-        }
-        bytes
-    }
-
-    /// Its hash after `prev`.
-    #[must_use]
-    pub fn hash(&self, prev: &Hash) -> Hash {
-        let mut hash = Sha256::new();
-        hash.update(prev);
-        hash.update(self.canonical());
-        hash.finalize().into()
-    }
+/// A fact at its place in its chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its chain.
+    pub chain: String,
+    /// From 1, without holes.
+    pub seq: u64,
+    /// What it tells.
+    pub fact: Fact,
+    /// Hash of the entry before.
+    pub prev_hash: Hash,
+    /// Its own hash.
+    pub hash: Hash,
 }
 
-/// Sorted whatever `serde_json`'s own map does: a feature somewhere in the build may make it keep insertion order.
-fn sorted(value: &serde_json::Value) -> serde_json::Value {
-    match value {
-        serde_json::Value::Object(map) => {
-            let sorted_map: std::collections::BTreeMap<_, _> =
-                map.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
-            sorted_map.into_iter().collect()
-        }
-        serde_json::Value::Array(list) => list.iter().map(sorted).collect(),
-        other => other.clone(),
-    }
-}
-
-/// Where a chain is broken.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// A number is missing or comes twice.
-    #[error("entry {got} of cluster {cluster} follows entry {after}")]
-    Gap {
-        /// The chain.
-        cluster: ClusterId,
-        /// The last good one.
-        after: u64,
-        /// What came.
-        got: u64,
-    },
-    /// The hash does not follow from the entry and the one before.
-    #[error("entry {seq} of cluster {cluster} does not have its hash")]
-    Hash {
-        /// The chain.
-        cluster: ClusterId,
-        /// Which.
-        seq: u64,
-    },
-    /// An entry of another chain.
-    #[error("entry {seq} belongs to cluster {got}, not {cluster}")]
-    Foreign {
-        /// The chain.
-        cluster: ClusterId,
-        /// Which.
-        seq: u64,
-        /// Whose it is.
-        got: ClusterId,
-    },
-}
-
-/// Where a chain stands: after which entry, with which hash. Begins at `0` and [`GENESIS`], or at a signed checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a chain stands: after which entry, with which hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Number of the last entry.
+    /// Number of the last entry; 0: there is none.
     pub seq: u64,
     /// Its hash.
     pub hash: Hash,
@@ -121,93 +61,179 @@ impl Default for Head {
     }
 }
 
-/// Verifies entries in order, each with the hash that was stored for it, from `head` on; the answer is the new head.
-///
-/// # Errors
-/// At the first entry that does not follow.
-pub fn verify<I: IntoIterator<Item = (Entry, Hash)>>(cluster: &ClusterId, head: Head, entries: I) -> Result<Head, Broken> {
-    entries.into_iter().try_fold(head, |head, (entry, stored)| {
-        if entry.cluster != *cluster {
-            return Err(Broken::Foreign { cluster: cluster.clone(), seq: entry.seq, got: entry.cluster });
+/// The hash of a fact at its place, after `prev`.
+#[must_use]
+pub fn hash(chain: &str, seq: u64, fact: &Fact, prev: &Hash) -> Hash {
+    digest(&[
+        "audit",
+        &hex::encode(prev),
+        chain,
+        &seq.to_string(),
+        &fact.at.unix_ms().to_string(),
+        &fact.kind,
+        &fact.actor,
+        &fact.subject,
+        &fact.incident.map(|id| id.to_string()).unwrap_or_default(),
+        &fact.body,
+    ])
+}
+
+/// Gives facts their places after `head`, in their order.
+#[must_use]
+pub fn link(chain: &str, head: Head, facts: Vec<Fact>) -> Vec<Entry> {
+    let mut prev_hash = head.hash;
+    let place = |(seq, fact): (u64, Fact)| {
+        let hash = hash(chain, seq, &fact, &prev_hash);
+        let entry = Entry { chain: chain.to_owned(), seq, fact, prev_hash, hash };
+        prev_hash = hash;
+        entry
+    };
+    (head.seq + 1..).zip(facts).map(place).collect()
+}
+
+/// What a walk along a chain found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Entries that are as they were written.
+    pub entries: u64,
+    /// Where it breaks, if it does.
+    pub broken: Option<Break>,
+}
+
+/// Where and how a chain breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Break {
+    /// Number of the first entry that is wrong or missing.
+    pub seq: u64,
+    /// How.
+    pub reason: String,
+}
+
+/// A walk from the first entry on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Walk {
+    head: Head,
+}
+
+impl Walk {
+    /// Number of the last good entry.
+    #[must_use]
+    pub const fn seq(&self) -> u64 {
+        self.head.seq
+    }
+
+    /// Takes the next entry of `chain`.
+    ///
+    /// # Errors
+    /// How it breaks the chain.
+    pub fn step(&mut self, chain: &str, entry: &Entry) -> Result<(), Verdict> {
+        let next = self.head.seq + 1;
+        if entry.chain != chain {
+            return Err(self.broken(next, format!("it belongs to chain {}", entry.chain)));
         }
-        if entry.seq != head.seq + 1 {
-            return Err(Broken::Gap { cluster: cluster.clone(), after: head.seq, got: entry.seq });
+        if entry.seq != next {
+            return Err(self.broken(next, format!("entry {next} is missing, {} follows", entry.seq)));
         }
-        if entry.hash(&head.hash) != stored {
-            return Err(Broken::Hash { cluster: cluster.clone(), seq: entry.seq });
+        if entry.prev_hash != self.head.hash {
+            return Err(self.broken(next, "its link to the entry before is not that entry's hash".to_owned()));
         }
-        Ok(Head { seq: entry.seq, hash: stored })
-    })
+        if entry.hash != hash(chain, next, &entry.fact, &self.head.hash) {
+            return Err(self.broken(next, "its content is not what was hashed".to_owned()));
+        }
+        self.head = Head { seq: next, hash: entry.hash };
+        Ok(())
+    }
+
+    /// The entries ended here: the stored head must agree.
+    #[must_use]
+    pub fn end(&self, head: &Head) -> Verdict {
+        if head.seq > self.head.seq {
+            self.broken(self.head.seq + 1, format!("entries {} to {} are missing", self.head.seq + 1, head.seq))
+        } else if head.hash == self.head.hash {
+            Verdict { entries: self.head.seq, broken: None }
+        } else {
+            self.broken(self.head.seq, "the head does not hold the last entry's hash".to_owned())
+        }
+    }
+
+    fn broken(&self, seq: u64, reason: String) -> Verdict {
+        Verdict { entries: self.head.seq, broken: Some(Break { seq, reason }) }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chain(n: u64) -> Vec<(Entry, Hash)> {
-        let cluster = ClusterId::parse("c1").unwrap();
-        let mut head = GENESIS;
-        let one = |seq| Entry {
-            cluster: cluster.clone(),
-            seq,
-            at: Timestamp::from_unix_ms(i64::try_from(seq).unwrap() * 1000),
+    fn fact(n: i64) -> Fact {
+        Fact {
+            at: Timestamp::from_unix_ms(n),
+            kind: "decision".into(),
             actor: "hub".into(),
-            action: "decide".into(),
-            subject: format!("node n{seq}"),
-            outcome: "quarantining".into(),
-            detail: serde_json::json!({"b": 1, "a": [true, null, "x"]}),
-        };
-        let with_hash = |entry: Entry| {
-            head = entry.hash(&head);
-            (entry, head)
-        };
-        (1..=n).map(one).map(with_hash).collect()
+            subject: "n1".into(),
+            incident: None,
+            body: format!("{{\"n\":{n}}}"),
+        }
     }
 
-    fn check(entries: Vec<(Entry, Hash)>) -> Result<Head, Broken> {
-        verify(&ClusterId::parse("c1").unwrap(), Head::default(), entries)
+    fn chain(entries: i64) -> Vec<Entry> {
+        link("c1", Head::default(), (1..=entries).map(fact).collect())
     }
 
-    #[test]
-    fn a_whole_chain_verifies_from_its_first_entry_and_from_a_checkpoint() {
-        let entries = chain(5);
-        let head = check(entries.clone()).unwrap();
-        assert_eq!((head.seq, head.hash), (5, entries[4].1));
-        let checkpoint = Head { seq: 2, hash: entries[1].1 };
-        assert_eq!(verify(&entries[0].0.cluster, checkpoint, entries[2..].to_vec()), Ok(head));
+    fn walk(entries: &[Entry]) -> Verdict {
+        let mut walk = Walk::default();
+        for entry in entries {
+            if let Err(broken) = walk.step("c1", entry) {
+                return broken;
+            }
+        }
+        walk.end(&entries.last().map_or_else(Head::default, |entry| Head { seq: entry.seq, hash: entry.hash }))
     }
 
     #[test]
-    fn whatever_is_changed_left_out_or_swapped_is_found() {
-        let seq = |result: Result<Head, Broken>| match result.unwrap_err() {
-            Broken::Gap { got, .. } => got,
-            Broken::Hash { seq, .. } | Broken::Foreign { seq, .. } => seq,
-        };
+    fn an_untouched_chain_is_whole_however_it_was_written() {
+        assert_eq!(walk(&chain(5)), Verdict { entries: 5, broken: None });
+        assert_eq!(walk(&[]), Verdict { entries: 0, broken: None });
+        let mut parts = chain(2);
+        let head = Head { seq: 2, hash: parts[1].hash };
+        parts.extend(link("c1", head, (3..=5).map(fact).collect()));
+        assert_eq!(parts, chain(5), "in one append or in two");
+    }
+
+    #[test]
+    fn a_change_a_hole_and_a_swap_are_found_where_they_are() {
         let mut changed = chain(5);
-        changed[2].0.outcome = "released".into();
-        assert_eq!(seq(check(changed)), 3);
-        let mut rehashed = chain(5);
-        rehashed[2].0.detail = serde_json::json!({});
-        let prev = rehashed[1].1;
-        rehashed[2].1 = rehashed[2].0.hash(&prev);
-        assert_eq!(seq(check(rehashed)), 4, "the next entry does not follow");
-        let mut short = chain(5);
-        short.remove(2);
-        assert_eq!(seq(check(short)), 4);
+        changed[2].fact.body = "{}".into();
+        assert_eq!(walk(&changed).broken.unwrap().seq, 3);
+        let mut holed = chain(5);
+        holed.remove(1);
+        assert_eq!(walk(&holed).broken.unwrap().seq, 2);
         let mut swapped = chain(5);
         swapped.swap(1, 2);
-        assert_eq!(seq(check(swapped)), 3);
-        let mut foreign = chain(2);
-        foreign[1].0.cluster = ClusterId::parse("c2").unwrap();
-        assert_eq!(seq(check(foreign)), 2);
+        assert_eq!(walk(&swapped).broken.unwrap().seq, 2);
+        let mut foreign = chain(5);
+        foreign[3].chain = "c2".into();
+        assert_eq!(walk(&foreign).broken.unwrap().seq, 4);
+        let mut rewritten = chain(5);
+        rewritten[2].fact.body = "{}".into();
+        rewritten[2].hash = hash("c1", 3, &rewritten[2].fact, &rewritten[1].hash);
+        assert_eq!(walk(&rewritten).broken.unwrap().seq, 4, "the next entry tells");
+    }
+
+    #[test]
+    fn a_head_that_is_ahead_or_another_is_found() {
+        let entries = chain(3);
+        let mut walk = Walk::default();
+        entries.iter().for_each(|entry| walk.step("c1", entry).unwrap());
+        assert_eq!(walk.end(&Head { seq: 5, hash: GENESIS }).broken.unwrap().reason, "entries 4 to 5 are missing");
+        assert_eq!(walk.end(&Head { seq: 3, hash: GENESIS }).broken.unwrap().seq, 3);
     }
 
     #[test]
     fn text_that_moves_from_one_field_to_the_next_is_another_entry() {
-        let mut entry = chain(1).remove(0).0;
-        let before = entry.hash(&GENESIS);
-        entry.actor = "hubd".into();
-        entry.action = "ecide".into();
-        assert_ne!(entry.hash(&GENESIS), before);
+        let (before, mut after) = (fact(1), fact(1));
+        after.actor = "hubn".into();
+        after.subject = "1".into();
+        assert_ne!(hash("c1", 1, &before, &GENESIS), hash("c1", 1, &after, &GENESIS));
     }
 }

@@ -14,15 +14,17 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::Error;
-use crate::store::{
-    audit::{Entry, audit_append, chain_of},
-    budget::{Allowed, hold_delete, hold_insert, rate_take},
-    command::{Issue, command_cancel, command_insert, counter_take},
-    decision::{cooldown_apply, decision_insert},
-    fault::fault_settle,
-    incident::{incident_faults_put, incident_insert, incident_recheck, incident_update},
-    node::plan_rev_issue,
-    pool::hub_term,
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    store::{
+        budget::{Allowed, hold_delete, hold_insert, rate_take},
+        command::{Issue, command_cancel, command_insert, counter_take},
+        decision::{cooldown_apply, decision_insert},
+        fault::fault_settle,
+        incident::{incident_faults_put, incident_insert, incident_recheck, incident_update},
+        node::plan_rev_issue,
+        pool::hub_term,
+    },
 };
 
 /// What waits for the end of the transaction.
@@ -137,7 +139,7 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
         })
         .collect();
     Entry {
-        kind: "decision",
+        kind: Kind::Decision,
         actor: snapshot.request.as_ref().map_or_else(|| "hub/decide".to_owned(), |request| request.caller.clone()),
         subject: format!("node/{}", snapshot.node.reference.name),
         incident: incident_of(snapshot, decision),
@@ -178,6 +180,6 @@ pub(super) async fn close(
             command_insert(conn, cluster, command, issue, policy, now).await?;
         }
     }
-    audit_append(conn, chain_of(cluster), &written.entries, now).await?;
+    audit::append(conn, chain_of(cluster), &written.entries, now).await?;
     Ok(written.commands.len())
 }

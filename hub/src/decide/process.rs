@@ -11,13 +11,15 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::{Error, judge::Bench};
-use crate::store::{
-    self, Labelled as _,
-    audit::{Entry, audit_append, chain_of},
-    judgement::judgement_lock,
-    moment,
-    node::node_by_name,
-    process::{Answered, NewAnswer, process_insert, process_load},
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    store::{
+        self, Labelled as _,
+        judgement::judgement_lock,
+        moment,
+        node::node_by_name,
+        process::{Answered, NewAnswer, process_insert, process_load},
+    },
 };
 
 /// A caller's id: a UUID is 36.
@@ -123,7 +125,7 @@ async fn once(pool: &PgPool, request: &ManualRequest) -> Result<Answer, Error> {
         };
         keep(&mut tx, request, "no_such_node", &answer).await?;
         let now = moment::now(&mut tx).await?;
-        audit_append(&mut tx, chain_of(cluster), &[unmet(request, &answer)], now).await?;
+        audit::append(&mut tx, chain_of(cluster), &[unmet(request, &answer)], now).await?;
         tx.commit().await.label("process.commit")?;
         return Ok(answer);
     };
@@ -192,7 +194,7 @@ async fn keep(conn: &mut sqlx::PgConnection, request: &ManualRequest, word: &str
 
 fn unmet(request: &ManualRequest, answer: &Answer) -> Entry {
     Entry {
-        kind: "request_unmet",
+        kind: Kind::RequestUnmet,
         actor: request.caller.clone(),
         subject: format!("node/{}", request.node),
         incident: None,

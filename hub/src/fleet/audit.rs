@@ -1,5 +1,6 @@
 //! The audit chain, entry by entry, and the proof that it is whole.
 
+use gpuheal_hub_core::audit::Entry;
 use gpuheal_proto::{
     fleet::v1::{
         AuditEntry, ListEntriesRequest, ListEntriesResponse, VerifyChainRequest, VerifyChainResponse,
@@ -14,7 +15,10 @@ use super::{
     call::{connection, counted, failed, required_cluster},
     page,
 };
-use crate::store::audit::{self, FLEET_CHAIN, Stored};
+use crate::{
+    audit::{self, FLEET_CHAIN},
+    store::audit::audit_page,
+};
 
 #[tonic::async_trait]
 impl AuditService for Fleet {
@@ -41,16 +45,15 @@ impl Fleet {
             Some(_) => return Err(Status::invalid_argument("page_token is of another cluster's chain; begin again without it")),
         };
         let mut conn = connection(&self.pool).await?;
-        let mut rows =
-            audit::audit_page(&mut conn, &chain, after, incident, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
+        let mut rows = audit_page(&mut conn, &chain, after, incident, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
-        let next = rows.last().filter(|_| more).map(|last| page::token("audit", &[&chain, &last.link.seq.to_string()]));
+        let next = rows.last().filter(|_| more).map(|last| page::token("audit", &[&chain, &last.seq.to_string()]));
         Ok(ListEntriesResponse { entries: rows.into_iter().map(wire_entry).collect(), next_page_token: next.unwrap_or_default() })
     }
 
     async fn verified(&self, request: VerifyChainRequest) -> Result<VerifyChainResponse, Status> {
         let chain = chain(&request.cluster_id)?;
-        let verdict = audit::audit_verify(&self.pool, &chain).await.map_err(|error| failed(&error))?;
+        let verdict = audit::verify(&self.pool, &chain).await.map_err(|error| failed(&error))?;
         let (broken_at_seq, reason) = verdict.broken.map_or((0, String::new()), |broken| (broken.seq, broken.reason));
         Ok(VerifyChainResponse { intact: reason.is_empty() && broken_at_seq == 0, entries: verdict.entries, broken_at_seq, reason })
     }
@@ -64,15 +67,15 @@ fn chain(cluster_id: &str) -> Result<String, Status> {
     Ok(audit::chain_of(&required_cluster(cluster_id)?).to_owned())
 }
 
-fn wire_entry(entry: Stored) -> AuditEntry {
+fn wire_entry(entry: Entry) -> AuditEntry {
     AuditEntry {
-        cluster_id: entry.link.chain,
-        seq: entry.link.seq,
-        at_unix_ms: entry.link.at.unix_ms(),
-        kind: entry.link.kind,
-        actor: entry.link.actor,
-        subject: entry.link.subject,
-        body_json: entry.link.body,
+        cluster_id: entry.chain,
+        seq: entry.seq,
+        at_unix_ms: entry.fact.at.unix_ms(),
+        kind: entry.fact.kind,
+        actor: entry.fact.actor,
+        subject: entry.fact.subject,
+        body_json: entry.fact.body,
         hash: hex::encode(entry.hash),
         prev_hash: hex::encode(entry.prev_hash),
     }

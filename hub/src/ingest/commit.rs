@@ -19,14 +19,16 @@ use super::{
     admit::{Admission, Sight},
     group::Submission,
 };
-use crate::store::{
-    Labelled as _,
-    audit::{Entry, audit_append, chain_of},
-    fault::{Episode, faults_insert, faults_known, faults_merge},
-    judgement::{NodeKey, judgements_ask},
-    moment,
-    node::cluster_ensure,
-    stream::{gap_insert, poison_insert, session_owns, stream_advance, streams_lock},
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    store::{
+        Labelled as _,
+        fault::{Episode, faults_insert, faults_known, faults_merge},
+        judgement::{NodeKey, judgements_ask},
+        moment,
+        node::cluster_ensure,
+        stream::{gap_insert, poison_insert, session_owns, stream_advance, streams_lock},
+    },
 };
 
 /// What a commit did.
@@ -77,7 +79,7 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission]) -> Result<Done, 
         }
     }
     for (cluster, tally) in tallies {
-        audit_append(&mut tx, chain_of(&cluster), &[tally.entry(&cluster)], now).await?;
+        audit::append(&mut tx, chain_of(&cluster), &[tally.entry(&cluster)], now).await?;
     }
     tx.commit().await.label("ingest.commit")?;
     let ack = |submission: &Submission| v1::FaultAck {
@@ -237,7 +239,7 @@ impl Tally {
 
     fn entry(self, cluster: &ClusterId) -> Entry {
         Entry {
-            kind: "faults_ingested",
+            kind: Kind::FaultsIngested,
             actor: format!("spoke/{cluster}"),
             subject: format!("cluster/{cluster}"),
             incident: None,

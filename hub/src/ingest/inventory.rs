@@ -16,16 +16,18 @@ use serde_json::{Map, Value, json};
 use sqlx::{PgConnection, PgPool};
 
 use super::Error;
-use crate::store::{
-    self, Labelled as _,
-    audit::{Entry, audit_append, chain_of},
-    judgement::judgements_ask,
-    moment,
-    node::{
-        Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert,
-        plan_revs_adopt, state_advance, state_head_lock,
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    store::{
+        self, Labelled as _,
+        judgement::judgements_ask,
+        moment,
+        node::{
+            Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert,
+            plan_revs_adopt, state_advance, state_head_lock,
+        },
+        pool::hub_term_raise,
     },
-    pool::hub_term_raise,
 };
 
 /// Parts of one snapshot: 64 of 500 nodes are 32,000 nodes in a cluster, six times what Kubernetes supports.
@@ -182,7 +184,7 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     if change.whole || !gone.is_empty() {
         entries.push(entry(cluster, &state, rows.len(), &gone));
     }
-    audit_append(&mut tx, chain_of(cluster), &entries, now).await?;
+    audit::append(&mut tx, chain_of(cluster), &entries, now).await?;
     tx.commit().await.label("state.commit")?;
     Ok(!concern.is_empty())
 }
@@ -198,7 +200,7 @@ async fn regression(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Vec<
     let term = hub_term_raise(conn, &reason).await?;
     tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
     Ok(vec![Entry {
-        kind: "term_raised",
+        kind: Kind::TermRaised,
         actor: "hub/ingest".to_owned(),
         subject: format!("cluster/{cluster}"),
         incident: None,
@@ -208,7 +210,7 @@ async fn regression(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Vec<
 
 fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) -> Entry {
     Entry {
-        kind: if state.whole { "inventory_snapshot" } else { "nodes_gone" },
+        kind: if state.whole { Kind::InventorySnapshot } else { Kind::NodesGone },
         actor: format!("spoke/{cluster}"),
         subject: format!("cluster/{cluster}"),
         incident: None,

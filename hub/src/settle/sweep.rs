@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Error;
 use crate::{
+    audit::{self, Entry, Kind, chain_of},
     metrics,
     store::{
         Labelled as _,
-        audit::{Entry, audit_append, chain_of},
         judgement::{judgement_lock, judgements_ask},
         moment,
         settle::{Lapsed, command_lapse, commands_lapsed},
@@ -65,13 +65,13 @@ async fn end(pool: &PgPool, command: &Lapsed) -> Result<bool, Error> {
     }
     judgements_ask(&mut tx, &[(command.cluster.clone(), command.node.clone())], "a command ran out of time").await?;
     let entry = Entry {
-        kind: "command_lapsed",
+        kind: Kind::CommandLapsed,
         actor: "hub".to_owned(),
         subject: format!("command/{}", command.id),
         incident: Some(command.incident),
         body: json!({"from": command.state.as_str(), "to": command.becomes().as_str(), "reason": command.reason()}),
     };
-    audit_append(&mut tx, chain_of(&command.cluster), &[entry], now).await?;
+    audit::append(&mut tx, chain_of(&command.cluster), &[entry], now).await?;
     tx.commit().await.label("sweep.commit")?;
     Ok(true)
 }

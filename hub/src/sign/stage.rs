@@ -15,12 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Signed, Signer};
 use crate::{
+    audit::{self, Entry, Kind, chain_of},
     metrics,
-    store::{
-        self, Labelled as _,
-        audit::{Entry, audit_append, chain_of},
-        moment, outbox,
-    },
+    store::{self, Labelled as _, moment, outbox},
     wake::Wake,
 };
 
@@ -99,7 +96,7 @@ impl Stage {
 
     fn entry(&self, command: &Command, made: &Signed) -> Entry {
         Entry {
-            kind: "command_signed",
+            kind: Kind::CommandSigned,
             actor: "hub/sign".to_owned(),
             subject: format!("command/{}", command.id),
             incident: Some(command.incident),
@@ -132,7 +129,7 @@ async fn audit(tx: &mut PgConnection, entries: &BTreeMap<ClusterId, Vec<Entry>>)
     }
     let now = moment::now(tx).await?;
     for (cluster, entries) in entries {
-        audit_append(tx, chain_of(cluster), entries, now).await?;
+        audit::append(tx, chain_of(cluster), entries, now).await?;
     }
     Ok(())
 }

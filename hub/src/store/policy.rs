@@ -4,12 +4,9 @@ use gpuheal_proto::time::Timestamp;
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 
-use super::{
-    Error, Labelled as _,
-    audit::{Entry, FLEET_CHAIN, audit_append},
-    judgement::judgements_ask_open,
-    moment, natural, signed,
-};
+use crate::audit::{self, Entry, FLEET_CHAIN, Kind};
+
+use super::{Error, Labelled as _, judgement::judgements_ask_open, moment, natural, signed};
 
 /// A policy document under its revision.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
@@ -102,13 +99,13 @@ pub async fn policy_apply(pool: &PgPool, yaml: &str, digest: &str, by: &str) -> 
     judgements_ask_open(&mut tx, "a new policy").await?;
     let now = moment::now(&mut tx).await?;
     let entry = Entry {
-        kind: "policy_applied",
+        kind: Kind::PolicyApplied,
         actor: by.to_owned(),
         subject: format!("policy/{revision}"),
         incident: None,
         body: json!({"revision": revision, "digest": digest, "before": current.map(|current| current.digest)}),
     };
-    audit_append(&mut tx, FLEET_CHAIN, &[entry], now).await?;
+    audit::append(&mut tx, FLEET_CHAIN, &[entry], now).await?;
     tx.commit().await.label("policy.commit")?;
     Ok(Applied { revision, unchanged: false })
 }

@@ -1,6 +1,6 @@
 //! The audit chain: whole from its first entry, and what breaks it is found.
 
-use gpuheal_hub::store::audit::{Verdict, audit_verify};
+use gpuheal_hub::audit::{Verdict, verify};
 
 use super::world::{World, cluster, xid79};
 
@@ -20,8 +20,8 @@ async fn the_chain_verifies_after_eight_hubs_wrote_it_at_once() {
     futures::future::join_all(work).await;
     let entries = u64::try_from(world.count("audit_entries WHERE chain = 'c1'").await).unwrap();
     assert!(entries >= 32, "{entries}");
-    assert_eq!(audit_verify(&world.pool, "c1").await.unwrap(), Verdict { entries, broken: None });
-    assert_eq!(audit_verify(&world.pool, "_fleet").await.unwrap().broken, None);
+    assert_eq!(verify(&world.pool, "c1").await.unwrap(), Verdict { entries, broken: None });
+    assert_eq!(verify(&world.pool, "_fleet").await.unwrap().broken, None);
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn entries_cannot_be_changed_or_deleted_and_a_forger_who_could_is_found() 
     }
     world.run("ALTER TABLE audit_entries DISABLE TRIGGER audit_entries_append_only").await;
     world.run("UPDATE audit_entries SET actor = 'somebody else' WHERE chain = 'c1' AND seq = 2").await;
-    assert_eq!(audit_verify(&world.pool, "c1").await.unwrap().broken.unwrap().seq, 2);
+    assert_eq!(verify(&world.pool, "c1").await.unwrap().broken.unwrap().seq, 2);
 }
 
 #[tokio::test]
@@ -50,5 +50,5 @@ async fn cutting_off_the_newest_entries_is_found() {
     world
         .run("DELETE FROM audit_entries WHERE chain = 'c1' AND seq = (SELECT max(seq) FROM audit_entries WHERE chain = 'c1')")
         .await;
-    assert!(audit_verify(&world.pool, "c1").await.unwrap().broken.unwrap().reason.contains("missing"));
+    assert!(verify(&world.pool, "c1").await.unwrap().broken.unwrap().reason.contains("missing"));
 }
