@@ -20,7 +20,7 @@ use crate::{
     args::{Args, Command, Database, Serve},
     clock, decide, deliver, fleet, http,
     ingest::Ingest,
-    link::{self, Board, Link, Registry, Seen},
+    link::{self, Board, Link, Registry, Seen, Verdicts},
     policy_file::{PolicyCheck, PolicyFile},
     settle,
     sign::{self, Key, Signer},
@@ -96,14 +96,15 @@ impl Hub {
         let board = Arc::new(Board::new(signer.clone(), registry.clone()));
 
         let mut stages = JoinSet::new();
-        let (ingest, committer) = Ingest::start(pool.clone(), wake.clone(), back.clone());
+        let (ingest, committer) = Ingest::start_judging(pool.clone(), wake.clone(), Some(signer.clone()), back.clone());
         stages.spawn(async move { drop(committer.await) });
         for _ in 0..decide::WORKERS {
-            stages.spawn(decide::run(pool.clone(), wake.clone(), back.clone()));
+            stages.spawn(decide::run(pool.clone(), wake.clone(), Some(signer.clone()), back.clone()));
         }
         stages.spawn(settle::run(pool.clone(), wake.clone(), back.clone()));
         stages.spawn(sign::Stage { pool: pool.clone(), signer, wake: wake.clone() }.run(back.clone()));
         stages.spawn(deliver::Stage { pool: pool.clone(), registry: registry.clone(), wake: wake.clone() }.run(back.clone()));
+        stages.spawn(Verdicts::new(pool.clone(), registry.clone()).run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));
         stages.spawn(wake.clone().relay(pool::options(&url)?, hub_id.clone(), back.clone()));

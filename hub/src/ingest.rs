@@ -19,6 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    decide,
+    sign::Signer,
     store::{
         self, Labelled as _,
         fault::{Standing, evidence_nodes, evidence_update},
@@ -60,8 +62,20 @@ impl Ingest {
     /// Starts the stage's committer, which ends when `stop` is cancelled and what it holds is committed.
     #[must_use]
     pub fn start(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) -> (Self, tokio::task::JoinHandle<()>) {
+        Self::start_judging(pool, wake, None, stop)
+    }
+
+    /// As [`Self::start`]. With a signer, what few nodes' new faults lead to is decided and signed in the transaction that
+    /// takes them: one commit instead of three between a fault and its command.
+    #[must_use]
+    pub fn start_judging(
+        pool: PgPool,
+        wake: Arc<Wake>,
+        signer: Option<Arc<Signer>>,
+        stop: CancellationToken,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let committer = tokio::spawn(group::run(pool.clone(), wake.clone(), waiting, stop));
+        let committer = tokio::spawn(group::run(pool.clone(), wake.clone(), signer, waiting, stop));
         (Self { pool, wake, queue, inventory: Arc::default() }, committer)
     }
 
@@ -152,6 +166,9 @@ pub enum Error {
     /// The store.
     #[error(transparent)]
     Store(#[from] store::Error),
+    /// Deciding in the same transaction: nothing was committed.
+    #[error(transparent)]
+    Decide(#[from] Box<decide::Error>),
     /// An id.
     #[error(transparent)]
     Id(#[from] gpuheal_proto::ids::ParseIdError),
@@ -192,7 +209,7 @@ impl Error {
     pub fn transient(&self) -> bool {
         match self {
             Self::Store(error) => error.class() != store::Class::Bug,
-            Self::Stopping => true,
+            Self::Decide(_) | Self::Stopping => true,
             Self::Id(_) | Self::TooMany { .. } | Self::Invalid { .. } | Self::TakenOver { .. } => false,
         }
     }

@@ -17,8 +17,10 @@ use gpuheal_proto::{
     link::v1,
 };
 use prost::Message as _;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use crate::audit::{Entry, Kind};
 pub use key::Key;
 pub use stage::Stage;
 
@@ -86,6 +88,17 @@ impl Signer {
     /// When they are too large.
     pub fn settings(&self, settings: &v1::DetectionSettings) -> Result<Signed, Error> {
         self.seal(SETTINGS_TYPE, &settings.encode_to_vec())
+    }
+
+    /// What the audit says of a command that was signed.
+    pub(crate) fn entry(&self, command: &Command, made: &Signed) -> Entry {
+        Entry {
+            kind: Kind::CommandSigned,
+            actor: "hub/sign".to_owned(),
+            subject: format!("command/{}", command.id),
+            incident: Some(command.incident),
+            body: json!({"sha256": made.sha256, "key_id": self.keyid(), "key_epoch": self.key_epoch, "hub_term": command.hub_term}),
+        }
     }
 
     fn admit(&self, hub_term: u64) -> Result<(), Error> {

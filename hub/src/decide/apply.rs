@@ -7,6 +7,7 @@ use gpuheal_hub_core::{
     snapshot::{KnownFault, Snapshot},
 };
 use gpuheal_proto::{
+    command::{Command, Target},
     ids::{ClusterId, IncidentId},
     time::Timestamp,
 };
@@ -16,21 +17,23 @@ use sqlx::PgConnection;
 use super::Error;
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    sign::Signer,
     store::{
         budget::{Allowed, hold_delete, hold_insert, rate_take},
-        command::{Issue, command_cancel, command_insert, counter_take},
+        command::{Issue, Seal, command_cancel, command_insert, counter_take},
         decision::{cooldown_apply, decision_insert},
         fault::fault_settle,
         incident::{incident_faults_put, incident_insert, incident_recheck, incident_update},
         node::plan_rev_issue,
-        pool::hub_term,
     },
+    wake::Wake,
 };
 
 /// What waits for the end of the transaction.
 #[derive(Default)]
 pub(super) struct Written {
     commands: Vec<(PlannedCommand, IncidentId, u32)>,
+    cancels: usize,
     entries: Vec<Entry>,
 }
 
@@ -53,6 +56,7 @@ pub(super) async fn node(
     for cancel in &decision.cancel {
         command_cancel(conn, cluster, cancel, now).await?;
     }
+    written.cancels += decision.cancel.len();
     let incident = incident_of(snapshot, decision);
     match (decision.budget, incident) {
         (BudgetOp::Keep, _) => {}
@@ -68,13 +72,14 @@ pub(super) async fn node(
     }
     cooldown_apply(conn, cluster, &node.uid, incident.or(snapshot.cooldown.map(|row| row.incident)), decision.cooldown, now)
         .await?;
+    let mut rates = (snapshot.cluster.rate, snapshot.cluster.fleet_rate);
     for command in &decision.commands {
         let Some(change) = decision.incident.as_ref().filter(|change| change.changed || change.opens) else {
             return Err(senseless(snapshot, "a command without a decision of its own"));
         };
         plan_rev_issue(conn, cluster, &node.uid, command.plan_rev).await?;
         if command.takes_rate {
-            rate_take(conn, cluster, &policy.settings.rates, now).await?;
+            rates = rate_take(conn, cluster, &policy.settings.rates, rates, now).await?;
         }
         written.commands.push((command.clone(), change.id, change.decision_no));
     }
@@ -164,6 +169,27 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
     }
 }
 
+/// What a transaction issued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Issued {
+    /// Commands that carry their signature.
+    pub(crate) signed: usize,
+    /// Commands and cancellations that wait for it.
+    pub(crate) unsigned: usize,
+}
+
+impl Issued {
+    /// Wakes whoever has to do with it, once it is committed.
+    pub(crate) fn wake(self, wake: &Wake) {
+        if self.signed > 0 {
+            wake.signed.notify_one();
+        }
+        if self.unsigned > 0 {
+            wake.decided.notify_one();
+        }
+    }
+}
+
 /// Writes the transaction's commands and its audit.
 pub(super) async fn close(
     conn: &mut PgConnection,
@@ -171,15 +197,54 @@ pub(super) async fn close(
     written: Written,
     policy: &Policy,
     now: Timestamp,
-) -> Result<usize, Error> {
+    signer: Option<&Signer>,
+    before: Vec<Entry>,
+) -> Result<Issued, Error> {
+    let mut issued = Issued { signed: 0, unsigned: written.cancels };
+    let mut entries = before;
+    entries.extend(written.entries);
     if !written.commands.is_empty() {
-        let term = hub_term(conn).await?;
-        let first = counter_take(conn, cluster, written.commands.len() as u64).await?;
-        for (cmd_seq, (command, incident, decision_no)) in (first..).zip(&written.commands) {
-            let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term: term };
-            command_insert(conn, cluster, command, issue, policy, now).await?;
+        let (first, hub_term) = counter_take(conn, cluster, written.commands.len() as u64).await?;
+        for (cmd_seq, (planned, incident, decision_no)) in (first..).zip(&written.commands) {
+            let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term };
+            // What cannot be signed here stays proposed, and sign says why.
+            let seal = signer.and_then(|signer| {
+                let command = command_of(cluster, planned, issue, policy);
+                let made = signer.command(&command).ok()?;
+                entries.push(signer.entry(&command, &made));
+                Some(Seal { made, keyid: signer.keyid(), key_epoch: signer.key_epoch() })
+            });
+            command_insert(conn, cluster, planned, issue, policy, seal.as_ref(), now).await?;
+            match seal {
+                Some(_) => issued.signed += 1,
+                None => issued.unsigned += 1,
+            }
         }
     }
-    audit::append(conn, chain_of(cluster), &written.entries, now).await?;
-    Ok(written.commands.len())
+    audit::append(conn, chain_of(cluster), &entries, now).await?;
+    Ok(issued)
+}
+
+/// The command that its row says: what sign would read there.
+fn command_of(cluster: &ClusterId, planned: &PlannedCommand, issue: Issue, policy: &Policy) -> Command {
+    Command {
+        id: planned.id,
+        idempotency_key: planned.idempotency_key.clone(),
+        audience: cluster.clone(),
+        // The signer's own takes its place.
+        key_epoch: 0,
+        hub_term: issue.hub_term,
+        cmd_seq: issue.cmd_seq,
+        plan_rev: planned.plan_rev,
+        times: planned.times,
+        incident: issue.incident,
+        level: planned.level.clone(),
+        reason: planned.reason.clone(),
+        policy_revision: policy.revision,
+        policy_digest: policy.digest.clone(),
+        target: Target { node: planned.node.clone(), gpu: planned.gpu.clone() },
+        fault_keys: planned.fault_keys.clone(),
+        ignore_cooldown: planned.ignore_cooldown,
+        steps: planned.steps.clone(),
+    }
 }

@@ -19,14 +19,17 @@ use sqlx::PgConnection;
 
 use super::{
     Error,
-    apply::{self, Written},
+    apply::{self, Issued, Written},
     policies,
 };
-use crate::store::{
-    budget::guards_lock,
-    judgement::judgement_done,
-    moment,
-    snapshot::{Surroundings, snapshot_load, surroundings_load, surroundings_refresh},
+use crate::{
+    audit::Entry,
+    sign::Signer,
+    store::{
+        budget::guards_lock,
+        judgement::judgement_done,
+        snapshot::{Surroundings, snapshot_load, surroundings_load},
+    },
 };
 
 /// A transaction in which nodes of one cluster are judged.
@@ -42,10 +45,10 @@ pub(super) struct Bench {
 impl Bench {
     /// Reads what all nodes of the cluster share.
     pub(super) async fn open(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Self, Error> {
-        let policy = policies::in_force(conn).await?;
-        let now = moment::now(conn).await?;
-        let (around, config) = surroundings_load(conn, cluster, &policy, now).await?;
-        let around = around.narrowed(narrowing(cluster, &config));
+        let told = surroundings_load(conn, cluster).await?;
+        let policy = policies::of(conn, told.policy()).await?;
+        let (now, narrowing) = (told.now(), narrowing(cluster, told.config()));
+        let around = Surroundings::of(told, cluster, narrowing, &policy);
         Ok(Self { cluster: cluster.clone(), policy, around, now, guarded: false, written: Written::default() })
     }
 
@@ -57,7 +60,7 @@ impl Bench {
         request: Option<Request>,
     ) -> Result<Option<Snapshot>, Error> {
         if self.guarded {
-            surroundings_refresh(conn, &mut self.around, &self.policy, self.now).await?;
+            self.guard(conn).await?;
         }
         let window = self.policy.settings.attempts.window;
         Ok(snapshot_load(conn, &self.around, node, window, request, self.now).await?)
@@ -76,9 +79,8 @@ impl Bench {
         };
         let mut decision = self.decide(&snapshot)?;
         if !self.guarded && needs_guards(&decision) {
-            guards_lock(conn, &self.cluster, &self.policy.settings.rates, self.now).await?;
+            self.guard(conn).await?;
             self.guarded = true;
-            surroundings_refresh(conn, &mut self.around, &self.policy, self.now).await?;
             self.around.retell(&mut snapshot);
             decision = self.decide(&snapshot)?;
         }
@@ -87,9 +89,17 @@ impl Bench {
         Ok(Some(decision))
     }
 
-    /// Writes what must come last: commands under their numbers, then the audit. Returns how many commands there are.
-    pub(super) async fn close(self, conn: &mut PgConnection) -> Result<usize, Error> {
-        apply::close(conn, &self.cluster, self.written, &self.policy, self.now).await
+    /// Locks budgets and rates, if that is still to be done, and sees what they say now.
+    async fn guard(&mut self, conn: &mut PgConnection) -> Result<(), Error> {
+        let guards = guards_lock(conn, &self.cluster, &self.policy.settings.rates, self.now).await?;
+        self.around.guarded(&guards);
+        Ok(())
+    }
+
+    /// Writes what must come last: commands under their numbers, signed when the signer is at hand, then the audit,
+    /// which begins with what the transaction did `before` it judged.
+    pub(super) async fn close(self, conn: &mut PgConnection, signer: Option<&Signer>, before: Vec<Entry>) -> Result<Issued, Error> {
+        apply::close(conn, &self.cluster, self.written, &self.policy, self.now, signer, before).await
     }
 
     /// The policy that speaks.

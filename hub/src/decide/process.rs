@@ -141,7 +141,7 @@ async fn once(pool: &PgPool, request: &ManualRequest) -> Result<Answer, Error> {
     let decision = bench.judge(&mut tx, &node, Some(asked)).await?;
     let (word, answer) = answer(decision.and_then(|decision| decision.request));
     keep(&mut tx, request, word, &answer).await?;
-    bench.close(&mut tx).await?;
+    bench.close(&mut tx, None, Vec::new()).await?;
     tx.commit().await.label("process.commit")?;
     Ok(answer)
 }

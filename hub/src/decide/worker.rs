@@ -4,12 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::ids::{ClusterId, NodeUid};
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, judge::Bench};
+use super::{Error, apply::Issued, judge::Bench};
 use crate::{
+    audit::Entry,
     metrics,
+    sign::Signer,
     store::{
         Labelled as _,
         judgement::{judgement_claim_one, judgement_defer, judgements_claim},
@@ -26,10 +28,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A transaction that met a deadlock is repeated at once; after that its node waits for its turn.
 const ATTEMPTS: u32 = 3;
 
-/// Judges until told to stop.
-pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
+/// Judges until told to stop. With a signer, commands are signed in the transaction that issues them, which saves a
+/// commit; what could not be signed there waits for stage `sign`.
+pub async fn run(pool: PgPool, wake: Arc<Wake>, signer: Option<Arc<Signer>>, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        match step(&pool, &wake).await {
+        match round(&pool, &wake, signer.as_deref()).await {
             Ok(0) => {
                 let woken = async {
                     tokio::select! {
@@ -50,11 +53,15 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
     }
 }
 
-/// Judges what is due of one cluster, at most one transaction's worth; returns how many nodes that were.
+/// Judges what is due of one cluster, at most one transaction's worth, and signs nothing; returns how many nodes that were.
 ///
 /// # Errors
 /// When the database fails. A node that cannot be judged is put off and is no error here.
 pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
+    round(pool, wake, None).await
+}
+
+async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<usize, Error> {
     let mut tx = pool.begin().await.label("decide.begin")?;
     let Some((cluster, nodes)) = judgements_claim(&mut tx, BATCH).await? else { return Ok(0) };
     if nodes.len() as u32 == BATCH {
@@ -62,39 +69,49 @@ pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
         wake.ingested.notify_one();
     }
     let judged = async {
-        let mut bench = Bench::open(&mut tx, &cluster).await?;
-        for node in &nodes {
-            bench.judge(&mut tx, node, None).await?;
-        }
-        let commands = bench.close(&mut tx).await?;
+        let issued = within(&mut tx, &cluster, &nodes, signer, Vec::new()).await?;
         tx.commit().await.label("decide.commit")?;
-        Ok::<_, Error>(commands)
+        Ok::<_, Error>(issued)
     };
     match judged.await {
-        Ok(0) => {}
-        Ok(_) => wake.decided.notify_one(),
+        Ok(issued) => issued.wake(wake),
         Err(error) => {
             tracing::debug!(%error, cluster.id = %cluster, nodes = nodes.len(), "judging together failed, each is tried alone");
             for node in &nodes {
-                alone(pool, wake, &cluster, node).await?;
+                alone(pool, wake, signer, &cluster, node).await?;
             }
         }
     }
     Ok(nodes.len())
 }
 
-async fn alone(pool: &PgPool, wake: &Wake, cluster: &ClusterId, node: &NodeUid) -> Result<(), Error> {
-    let mut outcome = judge_one(pool, cluster, node).await;
+/// Judges nodes whose locks this transaction holds, and writes all that follows, after the entries of what the
+/// transaction did `before`.
+pub(crate) async fn within(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    nodes: &[NodeUid],
+    signer: Option<&Signer>,
+    before: Vec<Entry>,
+) -> Result<Issued, Error> {
+    let mut bench = Bench::open(conn, cluster).await?;
+    for node in nodes {
+        bench.judge(conn, node, None).await?;
+    }
+    bench.close(conn, signer, before).await
+}
+
+async fn alone(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, cluster: &ClusterId, node: &NodeUid) -> Result<(), Error> {
+    let mut outcome = judge_one(pool, signer, cluster, node).await;
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = judge_one(pool, cluster, node).await,
+            Err(error) if error.transient() => outcome = judge_one(pool, signer, cluster, node).await,
             Ok(_) | Err(_) => break,
         }
     }
     match outcome {
-        Ok(0) => Ok(()),
-        Ok(_) => {
-            wake.decided.notify_one();
+        Ok(issued) => {
+            issued.wake(wake);
             Ok(())
         }
         Err(error) => {
@@ -107,16 +124,14 @@ async fn alone(pool: &PgPool, wake: &Wake, cluster: &ClusterId, node: &NodeUid) 
     }
 }
 
-async fn judge_one(pool: &PgPool, cluster: &ClusterId, node: &NodeUid) -> Result<usize, Error> {
+async fn judge_one(pool: &PgPool, signer: Option<&Signer>, cluster: &ClusterId, node: &NodeUid) -> Result<Issued, Error> {
     let mut tx = pool.begin().await.label("decide.begin")?;
     if !judgement_claim_one(&mut tx, cluster, node).await? {
-        return Ok(0);
+        return Ok(Issued::default());
     }
-    let mut bench = Bench::open(&mut tx, cluster).await?;
-    bench.judge(&mut tx, node, None).await?;
-    let commands = bench.close(&mut tx).await?;
+    let issued = within(&mut tx, cluster, std::slice::from_ref(node), signer, Vec::new()).await?;
     tx.commit().await.label("decide.commit")?;
-    Ok(commands)
+    Ok(issued)
 }
 
 /// An error with its causes, for a log line.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{
     fault::Fault,
-    ids::{ClusterId, FaultKey, StreamId},
+    ids::{ClusterId, FaultKey, NodeUid, StreamId},
     limits,
     link::v1,
     time::Timestamp,
@@ -21,11 +21,12 @@ use super::{
 };
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    decide::{self, Issued},
+    sign::Signer,
     store::{
         Labelled as _,
         fault::{Episode, faults_insert, faults_known, faults_merge},
         judgement::{NodeKey, judgements_ask},
-        moment,
         node::cluster_ensure,
         stream::{gap_insert, poison_insert, session_owns, stream_advance, streams_lock},
     },
@@ -37,7 +38,13 @@ pub(super) struct Done {
     pub(super) acks: Vec<v1::FaultAck>,
     /// Something is due to be judged.
     pub(super) asked: bool,
+    /// What was judged here already came to this.
+    pub(super) issued: Issued,
 }
+
+/// Nodes that are judged in the very transaction that took their faults: about 3 ms each. More are left to the workers,
+/// so that a storm keeps nobody's ack waiting.
+const JUDGED_MAX: usize = 4;
 
 type Key = (ClusterId, FaultKey);
 
@@ -59,14 +66,17 @@ struct Tally {
     streams: BTreeMap<String, (u64, u64)>,
 }
 
-pub(super) async fn commit(pool: &PgPool, group: &[Submission]) -> Result<Done, Error> {
+/// Commits a group. With a signer, few nodes of one cluster are judged in the same transaction; when that fails nothing is
+/// committed, and the caller comes again without one.
+pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&Signer>) -> Result<Done, Error> {
     let mut tx = pool.begin().await.label("ingest.begin")?;
-    for cluster in group.iter().map(|submission| &submission.from.cluster).collect::<BTreeSet<_>>() {
+    sessions_check(&mut tx, group).await?;
+    // A session proves that its cluster is there.
+    let strangers = group.iter().filter(|submission| submission.from.session.is_none());
+    for cluster in strangers.map(|submission| &submission.from.cluster).collect::<BTreeSet<_>>() {
         cluster_ensure(&mut tx, cluster).await?;
     }
-    sessions_check(&mut tx, group).await?;
-    let mut marks = marks_lock(&mut tx, group).await?;
-    let now = moment::now(&mut tx).await?;
+    let (mut marks, now) = marks_lock(&mut tx, group).await?;
     let mut tallies = BTreeMap::<ClusterId, Tally>::new();
     let mut sights = BTreeMap::<Key, Sight>::new();
     for submission in group {
@@ -78,8 +88,15 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission]) -> Result<Done, 
             stream_advance(&mut tx, cluster, stream, mark.from, mark.upto).await?;
         }
     }
+    let mut issued = None;
     for (cluster, tally) in tallies {
-        audit::append(&mut tx, chain_of(&cluster), &[tally.entry(&cluster)], now).await?;
+        let entry = tally.entry(&cluster);
+        if let Some(signer) = signer.filter(|_| few(&asked, group)) {
+            let nodes: Vec<NodeUid> = asked.iter().map(|(_, node)| node.clone()).collect();
+            issued = Some(decide::within(&mut tx, &cluster, &nodes, Some(signer), vec![entry]).await.map_err(Box::new)?);
+        } else {
+            audit::append(&mut tx, chain_of(&cluster), &[entry], now).await?;
+        }
     }
     tx.commit().await.label("ingest.commit")?;
     let ack = |submission: &Submission| v1::FaultAck {
@@ -87,7 +104,17 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission]) -> Result<Done, 
         persisted_upto: marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto),
         credit: limits::CREDIT,
     };
-    Ok(Done { acks: group.iter().map(ack).collect(), asked })
+    Ok(Done {
+        acks: group.iter().map(ack).collect(),
+        asked: !asked.is_empty() && issued.is_none(),
+        issued: issued.unwrap_or_default(),
+    })
+}
+
+/// Few enough to be judged at once, and of one cluster, so that locks are taken in everybody's order.
+fn few(asked: &[NodeKey], group: &[Submission]) -> bool {
+    let one = group.iter().all(|submission| submission.from.cluster == group[0].from.cluster);
+    one && (1..=JUDGED_MAX).contains(&asked.len())
 }
 
 fn mark_key(submission: &Submission) -> (ClusterId, StreamId) {
@@ -107,17 +134,19 @@ async fn sessions_check(conn: &mut PgConnection, group: &[Submission]) -> Result
     Ok(())
 }
 
-async fn marks_lock(conn: &mut PgConnection, group: &[Submission]) -> Result<BTreeMap<(ClusterId, StreamId), Mark>, Error> {
+type Marks = BTreeMap<(ClusterId, StreamId), Mark>;
+
+async fn marks_lock(conn: &mut PgConnection, group: &[Submission]) -> Result<(Marks, Timestamp), Error> {
     let streams: Vec<_> = group.iter().map(mark_key).collect::<BTreeSet<_>>().into_iter().collect();
-    let acked = streams_lock(conn, &streams).await?;
-    Ok(streams.into_iter().zip(acked.into_iter().map(|acked| Mark { from: acked, upto: acked })).collect())
+    let (acked, now) = streams_lock(conn, &streams).await?;
+    Ok((streams.into_iter().zip(acked.into_iter().map(|acked| Mark { from: acked, upto: acked })).collect(), now))
 }
 
 /// Takes from one submission what is new, and folds it into what the commit has seen.
 async fn take(
     conn: &mut PgConnection,
     submission: &Submission,
-    marks: &mut BTreeMap<(ClusterId, StreamId), Mark>,
+    marks: &mut Marks,
     tallies: &mut BTreeMap<ClusterId, Tally>,
     sights: &mut BTreeMap<Key, Sight>,
     now: Timestamp,
@@ -173,15 +202,15 @@ fn believe(cluster: &ClusterId, wire: &v1::Fault) -> Result<Fault, String> {
 }
 
 /// Stores what is new in the sights. What everybody knows takes no lock; for the rest, the nodes' locks come first, and
-/// what is known is read again under them.
+/// what is known is read again under them. Returns the nodes that are due to be judged.
 async fn admit(
     conn: &mut PgConnection,
     sights: BTreeMap<Key, Sight>,
     tallies: &mut BTreeMap<ClusterId, Tally>,
     now: Timestamp,
-) -> Result<bool, Error> {
+) -> Result<Vec<NodeKey>, Error> {
     if sights.is_empty() {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let keys: Vec<Key> = sights.keys().cloned().collect();
     let known: BTreeMap<Key, _> = faults_known(conn, &keys).await?.into_iter().collect();
@@ -216,7 +245,7 @@ async fn admit(
     }
     faults_insert(conn, &opens, now).await?;
     faults_merge(conn, &merges, now).await?;
-    Ok(!nodes.is_empty())
+    Ok(nodes)
 }
 
 fn episode_of(cluster: ClusterId, number: u32, sight: Sight) -> Episode {

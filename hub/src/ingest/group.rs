@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Origin, commit};
-use crate::{metrics, wake::Wake};
+use crate::{metrics, sign::Signer, wake::Wake};
 
 /// Faults of one commit: about 10 ms of inserting.
 const FAULTS_MAX: usize = 1000;
@@ -27,7 +27,13 @@ pub(super) struct Submission {
 }
 
 /// Commits until told to stop, then what still waits.
-pub(super) async fn run(pool: PgPool, wake: Arc<Wake>, mut waiting: mpsc::Receiver<Submission>, stop: CancellationToken) {
+pub(super) async fn run(
+    pool: PgPool,
+    wake: Arc<Wake>,
+    signer: Option<Arc<Signer>>,
+    mut waiting: mpsc::Receiver<Submission>,
+    stop: CancellationToken,
+) {
     loop {
         let first = tokio::select! {
             biased;
@@ -39,9 +45,9 @@ pub(super) async fn run(pool: PgPool, wake: Arc<Wake>, mut waiting: mpsc::Receiv
         };
         let Some(first) = first else { return };
         let group = gather(first, &mut waiting);
-        if let Some(failed) = commit_all(&pool, &wake, group).await {
+        if let Some(failed) = commit_all(&pool, &wake, signer.as_deref(), group).await {
             for submission in failed {
-                commit_all(&pool, &wake, vec![submission]).await;
+                commit_all(&pool, &wake, None, vec![submission]).await;
             }
         }
     }
@@ -60,16 +66,21 @@ fn gather(first: Submission, waiting: &mut mpsc::Receiver<Submission>) -> Vec<Su
 }
 
 /// Gives back a group of several that failed, for each to be tried alone; one alone is answered with its error.
-async fn commit_all(pool: &PgPool, wake: &Wake, mut group: Vec<Submission>) -> Option<Vec<Submission>> {
-    let mut outcome = commit::commit(pool, &group).await;
+async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut group: Vec<Submission>) -> Option<Vec<Submission>> {
+    let mut outcome = commit::commit(pool, &group, signer).await;
+    if let Err(Error::Decide(error)) = &outcome {
+        tracing::debug!(%error, "judging together with taking failed, the workers judge");
+        outcome = commit::commit(pool, &group, None).await;
+    }
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = commit::commit(pool, &group).await,
+            Err(error) if error.transient() => outcome = commit::commit(pool, &group, None).await,
             Ok(_) | Err(_) => break,
         }
     }
     match outcome {
         Ok(done) => {
+            done.issued.wake(wake);
             if done.asked {
                 wake.ingested.notify_one();
             }

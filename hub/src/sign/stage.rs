@@ -5,17 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use gpuheal_proto::{
-    command::Command,
-    ids::{ClusterId, CommandId},
-};
-use serde_json::json;
+use gpuheal_proto::ids::{ClusterId, CommandId};
 use sqlx::{PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 
-use super::{Signed, Signer};
+use super::Signer;
 use crate::{
-    audit::{self, Entry, Kind, chain_of},
+    audit::{self, Entry, chain_of},
     metrics,
     store::{self, Labelled as _, moment, outbox},
     wake::Wake,
@@ -80,7 +76,7 @@ impl Stage {
             });
             match made {
                 Ok((command, made)) => {
-                    entries.entry(command.audience.clone()).or_default().push(self.entry(&command, &made));
+                    entries.entry(command.audience.clone()).or_default().push(self.signer.entry(&command, &made));
                     signed.push((command.audience, command.id, made));
                 }
                 Err((id, error, cause)) => complain(complained, id, &error, cause),
@@ -92,16 +88,6 @@ impl Stage {
         tx.commit().await.label("sign.commit")?;
         metrics::SIGNED.add(["command"], signed.len() as u64);
         Ok(signed.len() + cancelled)
-    }
-
-    fn entry(&self, command: &Command, made: &Signed) -> Entry {
-        Entry {
-            kind: Kind::CommandSigned,
-            actor: "hub/sign".to_owned(),
-            subject: format!("command/{}", command.id),
-            incident: Some(command.incident),
-            body: json!({"sha256": made.sha256, "key_id": self.signer.keyid(), "key_epoch": self.signer.key_epoch(), "hub_term": command.hub_term}),
-        }
     }
 
     async fn cancels(&self, tx: &mut PgConnection) -> Result<usize, store::Error> {

@@ -2,15 +2,12 @@
 //! rows are locked in one order: budgets fleet then cluster, rates fleet then cluster.
 
 use chrono::{DateTime, Utc};
-use gpuheal_hub_core::{
-    budget::{Rate, RateState},
-    policy::Rates,
-};
+use gpuheal_hub_core::{budget::RateState, policy::Rates};
 use gpuheal_proto::{
     ids::{ClusterId, IncidentId, NodeUid},
     time::Timestamp,
 };
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 
 use super::{
     Error, Labelled as _,
@@ -36,14 +33,35 @@ pub struct Allowed {
     pub fleet: u32,
 }
 
-/// Locks the fleet's and the cluster's budget and rate rows until commit, making those that are not there. Both statements
-/// lock in the order of their sort: the fleet's empty cluster id comes first.
+/// What budgets and rates say of a cluster and of its fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guards {
+    /// Nodes that are out in the cluster.
+    pub out: u32,
+    /// Nodes that are out in the fleet.
+    pub fleet_out: u32,
+    /// The cluster's rate as stored.
+    pub rate: RateState,
+    /// The fleet's.
+    pub fleet_rate: RateState,
+}
+
+#[derive(FromRow)]
+struct GuardRow {
+    cluster_id: String,
+    out: i32,
+    milli_tokens: i64,
+    filled_at: DateTime<Utc>,
+}
+
+/// Locks the fleet's and the cluster's budget and rate rows until commit, making those that are not there, and returns
+/// what they say under the lock. All statements lock in the order of their sort: the fleet's empty cluster id comes first.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rates, now: Timestamp) -> Result<(), Error> {
-    if guards_try(conn, cluster).await? {
-        return Ok(());
+pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rates, now: Timestamp) -> Result<Guards, Error> {
+    if let Some(guards) = guards_try(conn, cluster).await? {
+        return Ok(guards);
     }
     let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
     sqlx::query(
@@ -66,44 +84,24 @@ pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &R
     .execute(&mut *conn)
     .await
     .label("rates.insert")?;
-    if guards_try(conn, cluster).await? { Ok(()) } else { Err(Error::Rows { what: "guards.lock", want: 4, got: 0 }) }
+    guards_try(conn, cluster).await?.ok_or(Error::Rows { what: "guards.lock", want: 4, got: 0 })
 }
 
-/// Whether all four rows were there to be locked.
-async fn guards_try(conn: &mut PgConnection, cluster: &ClusterId) -> Result<bool, Error> {
-    let budgets = sqlx::query(
-        "SELECT FROM budgets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY cluster_id FOR UPDATE",
+/// `None` unless all four rows were there to be locked. A row that somebody else has just moved is read as he left it.
+async fn guards_try(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Option<Guards>, Error> {
+    let rows: Vec<GuardRow> = sqlx::query_as(
+        "SELECT b.cluster_id, b.out, r.milli_tokens, r.filled_at FROM budgets b JOIN rate_buckets r USING (cluster_id, scope) \
+         WHERE (b.cluster_id, b.scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY b.cluster_id FOR UPDATE OF b, r",
     )
     .bind(cluster.as_str())
-    .execute(&mut *conn)
+    .fetch_all(conn)
     .await
-    .label("budgets.lock")?;
-    if budgets.rows_affected() < 2 {
-        return Ok(false);
-    }
-    let rates = sqlx::query(
-        "SELECT FROM rate_buckets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY cluster_id FOR UPDATE",
-    )
-    .bind(cluster.as_str())
-    .execute(conn)
-    .await
-    .label("rates.lock")?;
-    Ok(rates.rows_affected() == 2)
-}
-
-/// How many nodes are out in the cluster and in the fleet.
-///
-/// # Errors
-/// When the database fails.
-pub async fn budgets_out(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(u32, u32), Error> {
-    let rows: Vec<(String, i32)> =
-        sqlx::query_as("SELECT cluster_id, out FROM budgets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster'))")
-            .bind(cluster.as_str())
-            .fetch_all(conn)
-            .await
-            .label("budgets.out")?;
-    let of = |id: &str| rows.iter().find(|row| row.0 == id).map_or(0, |row| u32::try_from(row.1).unwrap_or(0));
-    Ok((of(cluster.as_str()), of("")))
+    .label("guards.lock")?;
+    let of = |id: &str| rows.iter().find(|row| row.cluster_id == id);
+    let Some((ours, fleet)) = of(cluster.as_str()).zip(of("")) else { return Ok(None) };
+    let out = |row: &GuardRow| u32::try_from(row.out).unwrap_or(0);
+    let rate = |row: &GuardRow| RateState { milli_tokens: natural(row.milli_tokens), at: from_db(row.filled_at) };
+    Ok(Some(Guards { out: out(ours), fleet_out: out(fleet), rate: rate(ours), fleet_rate: rate(fleet) }))
 }
 
 /// Counts a node as out, unless by now too many are; `None` counts it whatever the numbers, for it is out already. One
@@ -119,37 +117,30 @@ pub async fn hold_insert(
     allowed: Option<Allowed>,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let new: bool = sqlx::query_scalar(
-        "INSERT INTO holds (cluster_id, node_uid, incident_id, scopes, held_at) VALUES ($1, $2, $3, $4, $5) \
-         ON CONFLICT (cluster_id, node_uid) DO UPDATE SET incident_id = excluded.incident_id RETURNING xmax = 0",
+    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
+    let limit = |limit: u32| i32::try_from(limit).unwrap_or(i32::MAX);
+    let limits = allowed.map_or([None, None], |allowed| [Some(limit(allowed.fleet)), Some(limit(allowed.cluster))]);
+    let (new, spent): (bool, i64) = sqlx::query_as(
+        "WITH h AS (INSERT INTO holds (cluster_id, node_uid, incident_id, scopes, held_at) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (cluster_id, node_uid) DO UPDATE SET incident_id = excluded.incident_id RETURNING xmax = 0 AS new), \
+         u AS (UPDATE budgets b SET out = b.out + 1, allowed = COALESCE(s.allowed, b.allowed), changed_at = $5 \
+             FROM unnest($6::text[], $7::text[], $8::int[]) AS s (cluster_id, scope, allowed), h \
+             WHERE h.new AND b.cluster_id = s.cluster_id AND b.scope = s.scope AND (s.allowed IS NULL OR b.out < s.allowed) RETURNING 1) \
+         SELECT h.new, (SELECT count(*) FROM u) FROM h",
     )
     .bind(cluster.as_str())
     .bind(node.as_str())
     .bind(incident.uuid())
     .bind(["fleet", "cluster"])
     .bind(to_db(now))
-    .fetch_one(&mut *conn)
-    .await
-    .label("hold.insert")?;
-    if !new {
-        return Ok(());
-    }
-    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
-    let limit = |limit: u32| i32::try_from(limit).unwrap_or(i32::MAX);
-    let limits = allowed.map_or([None, None], |allowed| [Some(limit(allowed.fleet)), Some(limit(allowed.cluster))]);
-    let result = sqlx::query(
-        "UPDATE budgets b SET out = b.out + 1, allowed = COALESCE(s.allowed, b.allowed), changed_at = $4 \
-         FROM unnest($1::text[], $2::text[], $3::int[]) AS s (cluster_id, scope, allowed) \
-         WHERE b.cluster_id = s.cluster_id AND b.scope = s.scope AND (s.allowed IS NULL OR b.out < s.allowed)",
-    )
     .bind(ids)
     .bind(kinds)
     .bind(limits)
-    .bind(to_db(now))
-    .execute(conn)
+    .fetch_one(conn)
     .await
-    .label("budgets.spend")?;
-    touched("budgets.spend", 2, &result)
+    .label("hold.insert")?;
+    let spent = u64::try_from(spent).unwrap_or(0);
+    if new && spent != 2 { Err(Error::Rows { what: "budgets.spend", want: 2, got: spent }) } else { Ok(()) }
 }
 
 /// Counts a node as out no longer. A node that was not is left alone.
@@ -177,37 +168,18 @@ pub async fn hold_delete(conn: &mut PgConnection, cluster: &ClusterId, node: &No
     touched("budgets.return", 2, &result)
 }
 
-/// The cluster's and the fleet's rate as stored; a full one where nothing is.
-///
-/// # Errors
-/// When the database fails.
-pub async fn rates_load(
-    conn: &mut PgConnection,
-    cluster: &ClusterId,
-    rates: &Rates,
-    now: Timestamp,
-) -> Result<(RateState, RateState), Error> {
-    let rows: Vec<(String, i64, DateTime<Utc>)> = sqlx::query_as(
-        "SELECT cluster_id, milli_tokens, filled_at FROM rate_buckets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster'))",
-    )
-    .bind(cluster.as_str())
-    .fetch_all(conn)
-    .await
-    .label("rates.load")?;
-    let of = |id: &str, rate: Rate| {
-        rows.iter()
-            .find(|row| row.0 == id)
-            .map_or_else(|| rate.full(now), |row| RateState { milli_tokens: natural(row.1), at: from_db(row.2) })
-    };
-    Ok((of(cluster.as_str(), rates.cluster), of("", rates.fleet)))
-}
-
-/// Takes one node's token of both rates, which the caller has locked.
+/// Takes one node's token of both rates, which the caller has locked and read; returns what is left of the cluster's and
+/// of the fleet's.
 ///
 /// # Errors
 /// [`Error::Rows`] when one has none left.
-pub async fn rate_take(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rates, now: Timestamp) -> Result<(), Error> {
-    let (of_cluster, of_fleet) = rates_load(conn, cluster, rates, now).await?;
+pub async fn rate_take(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    rates: &Rates,
+    (of_cluster, of_fleet): (RateState, RateState),
+    now: Timestamp,
+) -> Result<(RateState, RateState), Error> {
     let none_left = |_| Error::Rows { what: "rates.take", want: 2, got: 0 };
     let left = [rates.fleet.take(of_fleet, now).map_err(none_left)?, rates.cluster.take(of_cluster, now).map_err(none_left)?];
     let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
@@ -223,5 +195,7 @@ pub async fn rate_take(conn: &mut PgConnection, cluster: &ClusterId, rates: &Rat
     .execute(conn)
     .await
     .label("rates.take")?;
-    touched("rates.take", 2, &result)
+    touched("rates.take", 2, &result)?;
+    let [fleet, cluster] = left;
+    Ok((cluster, fleet))
 }

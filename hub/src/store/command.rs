@@ -11,22 +11,24 @@ use gpuheal_proto::{
 use sqlx::{PgConnection, types::Json};
 
 use super::{Error, Labelled as _, moment::to_db, natural, signed, touched};
+use crate::sign::Signed;
 
-/// Gives out the next `count` numbers of a cluster and holds its counter until commit; returns the first of them.
+/// Gives out the next `count` numbers of a cluster and holds its counter until commit; returns the first of them, and
+/// the epoch of the database.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn counter_take(conn: &mut PgConnection, cluster: &ClusterId, count: u64) -> Result<u64, Error> {
-    let last: i64 = sqlx::query_scalar(
+pub async fn counter_take(conn: &mut PgConnection, cluster: &ClusterId, count: u64) -> Result<(u64, u64), Error> {
+    let (last, term): (i64, i64) = sqlx::query_as(
         "INSERT INTO command_counters AS c (cluster_id, cmd_seq) VALUES ($1, $2) \
-         ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = c.cmd_seq + $2 RETURNING cmd_seq",
+         ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = c.cmd_seq + $2 RETURNING cmd_seq, (SELECT hub_term FROM hub_state)",
     )
     .bind(cluster.as_str())
     .bind(signed(count))
     .fetch_one(conn)
     .await
     .label("command_counter.take")?;
-    Ok(natural(last).saturating_sub(count) + 1)
+    Ok((natural(last).saturating_sub(count) + 1, natural(term)))
 }
 
 /// What a planned command gets from the store.
@@ -42,7 +44,18 @@ pub struct Issue {
     pub hub_term: u64,
 }
 
-/// Adds a command as PROPOSED.
+/// A signature that a command gets at once.
+#[derive(Debug)]
+pub struct Seal<'a> {
+    /// The bytes and their hash.
+    pub made: Signed,
+    /// Hint of the key.
+    pub keyid: &'a str,
+    /// Epoch of the key.
+    pub key_epoch: u64,
+}
+
+/// Adds a command: as SIGNED with its bytes, or as PROPOSED, which sign will find.
 ///
 /// # Errors
 /// When one of that idempotency key, number or plan revision is there already.
@@ -52,14 +65,16 @@ pub async fn command_insert(
     planned: &PlannedCommand,
     issue: Issue,
     policy: &Policy,
+    seal: Option<&Seal<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
     let times = planned.times;
     sqlx::query(
         "INSERT INTO commands (cluster_id, command_id, incident_id, decision_no, idempotency_key, action, node_uid, node_name, boot_id, gpu, level, \
          reason, policy_revision, policy_digest, fault_keys, ignore_cooldown, steps_asked, cmd_seq, plan_rev, hub_term, created_at, deliver_by, \
-         start_by, finish_by, expires_at, state_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26)",
+         start_by, finish_by, expires_at, state_at, state, envelope, envelope_sha256, key_id, key_epoch, signed_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, \
+         CASE WHEN $27::bytea IS NULL THEN 'PROPOSED' ELSE 'SIGNED' END, $27, $28, $29, $30, CASE WHEN $27 IS NOT NULL THEN clock_timestamp() END)",
     )
     .bind(cluster.as_str())
     .bind(planned.id.uuid())
@@ -87,6 +102,10 @@ pub async fn command_insert(
     .bind(to_db(times.finish_by))
     .bind(to_db(times.expires))
     .bind(to_db(now))
+    .bind(seal.map(|seal| seal.made.envelope.as_slice()))
+    .bind(seal.map(|seal| seal.made.sha256.as_str()))
+    .bind(seal.map(|seal| seal.keyid))
+    .bind(seal.map(|seal| signed(seal.key_epoch)))
     .execute(conn)
     .await
     .label("command.insert")?;

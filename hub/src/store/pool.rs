@@ -21,6 +21,8 @@ const LOCK_TIMEOUT_MS: &str = "5000";
 const IDLE_IN_TRANSACTION_MS: &str = "10000";
 /// How long a caller waits for a connection before it is told to come again.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that rested longer is asked whether it lives before it is used.
+const RESTED: Duration = Duration::from_secs(5);
 
 /// Options of a connection that serves.
 ///
@@ -44,6 +46,12 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
     PgPoolOptions::new()
         .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
+        // Asked first only whether it still lives when it has rested: in a busy hub that question would double the way of
+        // every short statement. One that broke meanwhile fails its first statement, which every stage repeats.
+        .test_before_acquire(false)
+        .before_acquire(|conn, meta| {
+            Box::pin(async move { if meta.idle_for < RESTED { Ok(true) } else { conn.ping().await.map(|()| true) } })
+        })
         .connect_with(options(url)?)
         .await
         .label("pool.connect")
@@ -88,15 +96,6 @@ pub async fn schema_check(pool: &PgPool) -> Result<(), Error> {
         Some(newer) => Err(Error::Schema { why: format!("migration {} is not known here", newer.version) }),
         None => Ok(()),
     }
-}
-
-/// The epoch of the database.
-///
-/// # Errors
-/// When the database does not answer.
-pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
-    let term: i64 = sqlx::query_scalar("SELECT hub_term FROM hub_state").fetch_one(conn).await.label("hub_state.term")?;
-    Ok(super::natural(term))
 }
 
 /// Raises the epoch of the database: what was issued under the one before can no longer be mistaken for ours.

@@ -5,6 +5,7 @@ mod rows;
 use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_hub_core::{
+    budget::{Rate, RateState},
     cooldown::{Cooldown, CooldownState},
     incident::IncidentState,
     policy::{Narrowing, Policy},
@@ -21,11 +22,11 @@ use sqlx::PgConnection;
 
 use super::{
     Error, Labelled as _,
-    budget::{budgets_out, rates_load},
+    budget::Guards,
     moment::{from_db, to_db},
     natural, read,
 };
-use rows::{ClusterRow, CommandRow, CooldownRow, FaultRow, IncidentRow, NodeRow};
+use rows::{ClusterRow, CommandRow, CooldownRow, FaultRow, IncidentRow, NodeRow, StoryRow};
 
 /// What all nodes of one cluster share in one transaction.
 #[derive(Clone, Debug)]
@@ -36,78 +37,98 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
+    /// As read, for a policy: a rate that nobody has touched is full.
+    #[must_use]
+    pub fn of(told: Told, cluster: &ClusterId, narrowing: Option<Narrowing>, policy: &Policy) -> Self {
+        let now = told.now();
+        let row = told.0;
+        let whole = row.snapshot_at.is_some();
+        // The moment that the state describes, not that of its receipt, and no heartbeat: a mark that was made since is not in it.
+        let state_at = row.state_as_of.filter(|_| whole).map(from_db);
+        let rate = |rate: Rate, tokens: Option<i64>, at: Option<chrono::DateTime<chrono::Utc>>| {
+            let stored = tokens.zip(at).map(|(tokens, at)| RateState { milli_tokens: natural(tokens), at: from_db(at) });
+            stored.unwrap_or_else(|| rate.full(now))
+        };
+        let rates = &policy.settings.rates;
+        let shared = Cluster {
+            id: cluster.clone(),
+            labels: row.labels.0,
+            gpu_nodes: count(row.gpu_nodes),
+            out: count(row.out.into()),
+            fleet_gpu_nodes: count(row.fleet_gpu_nodes),
+            fleet_out: count(row.fleet_out.into()),
+            rate: rate(rates.cluster, row.tokens, row.filled_at),
+            fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
+            narrowing,
+            observer: Observer { state_at, frozen: row.frozen },
+            fleet_stop: row.stop_reason,
+            newly_suspect: 0,
+        };
+        let as_of = row.state_as_of.map_or(Timestamp::EPOCH, from_db);
+        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window }
+    }
+
+    /// Takes over what the guards say under their lock.
+    pub const fn guarded(&mut self, guards: &Guards) {
+        self.cluster.out = guards.out;
+        self.cluster.fleet_out = guards.fleet_out;
+        self.cluster.rate = guards.rate;
+        self.cluster.fleet_rate = guards.fleet_rate;
+    }
+
     /// Shows a snapshot what was read again. All else in it is under the node's own lock.
     pub fn retell(&self, snapshot: &mut Snapshot) {
         let (now, then) = (&self.cluster, &mut snapshot.cluster);
         (then.out, then.fleet_out, then.rate, then.fleet_rate) = (now.out, now.fleet_out, now.rate, now.fleet_rate);
     }
+}
 
-    /// The cluster owner's own settings as the decision is to see them.
+/// What the database tells of a cluster in one statement, before the policy has spoken.
+#[derive(Debug)]
+pub struct Told(ClusterRow);
+
+impl Told {
+    /// Revision and digest of the policy in force.
     #[must_use]
-    pub fn narrowed(mut self, narrowing: Option<Narrowing>) -> Self {
-        self.cluster.narrowing = narrowing;
-        self
+    pub fn policy(&self) -> Option<(u64, String)> {
+        self.0.revision.map(natural).zip(self.0.digest.clone())
+    }
+
+    /// The text of the cluster owner's settings.
+    #[must_use]
+    pub fn config(&self) -> &str {
+        &self.0.config_yaml
+    }
+
+    /// The database's clock when it was asked.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        from_db(self.0.now)
     }
 }
 
-/// Reads what all nodes of a cluster share, and the text of its owner's settings.
+/// Reads what all nodes of a cluster share, takes no lock. A cluster that is not known has nothing and is nothing.
 ///
 /// # Errors
 /// When the database fails or a row cannot be read.
-pub async fn surroundings_load(
-    conn: &mut PgConnection,
-    cluster: &ClusterId,
-    policy: &Policy,
-    now: Timestamp,
-) -> Result<(Surroundings, String), Error> {
-    let row: Option<ClusterRow> = sqlx::query_as(
-        "SELECT c.labels, c.frozen, c.config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
+pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
+    let row = sqlx::query_as(
+        "SELECT COALESCE(c.labels, '{}') AS labels, c.frozen, COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
          (SELECT count(*) FROM nodes n WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
-         (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes \
-         FROM clusters c CROSS JOIN hub_state h WHERE c.cluster_id = $1",
+         (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes, \
+         COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
+         s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
+         FROM hub_state h LEFT JOIN clusters c ON c.cluster_id = $1 \
+         LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
+         LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
+         LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
+         LEFT JOIN LATERAL (SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1) p ON true",
     )
     .bind(cluster.as_str())
-    .fetch_optional(&mut *conn)
+    .fetch_one(conn)
     .await
     .label("snapshot.cluster")?;
-    let row = row.unwrap_or_default();
-    let (out, fleet_out) = budgets_out(conn, cluster).await?;
-    let (rate, fleet_rate) = rates_load(conn, cluster, &policy.settings.rates, now).await?;
-    let whole = row.snapshot_at.is_some();
-    // The moment that the state describes, not that of its receipt, and no heartbeat: a mark that was made since is not in it.
-    let state_at = row.state_as_of.filter(|_| whole).map(from_db);
-    let shared = Cluster {
-        id: cluster.clone(),
-        labels: row.labels.0,
-        gpu_nodes: count(row.gpu_nodes),
-        out,
-        fleet_gpu_nodes: count(row.fleet_gpu_nodes),
-        fleet_out,
-        rate,
-        fleet_rate,
-        narrowing: None,
-        observer: Observer { state_at, frozen: row.frozen },
-        fleet_stop: row.stop_reason,
-        newly_suspect: 0,
-    };
-    let as_of = row.state_as_of.map_or(Timestamp::EPOCH, from_db);
-    Ok((Surroundings { cluster: shared, as_of, breaker: policy.settings.breaker.window }, row.config_yaml))
-}
-
-/// Reads again what other transactions may have moved until the guards were locked.
-///
-/// # Errors
-/// When the database fails.
-pub async fn surroundings_refresh(
-    conn: &mut PgConnection,
-    around: &mut Surroundings,
-    policy: &Policy,
-    now: Timestamp,
-) -> Result<(), Error> {
-    let id = around.cluster.id.clone();
-    (around.cluster.out, around.cluster.fleet_out) = budgets_out(conn, &id).await?;
-    (around.cluster.rate, around.cluster.fleet_rate) = rates_load(conn, &id, &policy.settings.rates, now).await?;
-    Ok(())
+    Ok(Told(row))
 }
 
 fn count(rows: i64) -> u32 {
@@ -127,52 +148,77 @@ pub async fn snapshot_load(
     now: Timestamp,
 ) -> Result<Option<Snapshot>, Error> {
     let cluster = around.cluster.id.clone();
-    let faults = faults(conn, &cluster, node).await?;
-    let Some(view) = node_view(conn, around, node, faults.1).await? else { return Ok(None) };
-    let incident = incident(conn, &cluster, node).await?;
+    let (faults, told) = faults(conn, &cluster, node).await?;
+    let story = story(conn, &cluster, node, now.before(attempts_window), now.before(around.breaker)).await?;
+    let Some(view) = story.node.map_or_else(|| Ok(told.map(rows::never_shown)), |row| node_view(around, node, row).map(Some))?
+    else {
+        return Ok(None);
+    };
+    let incident = story.incident.map(incident).transpose()?;
     let (commands, undo) = match &incident {
         Some(incident) => commands(conn, &cluster, incident.id).await?,
         None => (Vec::new(), Undo::default()),
     };
-    let attempts =
-        attempts(conn, &cluster, node, incident.as_ref().map(|incident| incident.id), now.before(attempts_window)).await?;
     let mut shared = around.cluster.clone();
-    shared.newly_suspect = newly_suspect(conn, &cluster, node, now.before(around.breaker)).await?;
+    // This node is one more.
+    shared.newly_suspect = count(story.newly_suspect).saturating_add(1);
     Ok(Some(Snapshot {
         cluster: shared,
         node: view,
-        faults: faults.0,
+        faults,
         incident: incident.map(|incident| Incident { undo, ..incident }),
         commands,
-        cooldown: cooldown(conn, &cluster, node).await?,
-        attempts,
+        cooldown: story.cooldown.map(cooldown).transpose()?,
+        attempts: story.attempts.into_iter().map(from_db).collect(),
         request,
     }))
 }
 
-/// The node as last shown; one that was never shown is known from its faults alone.
-async fn node_view(
+/// In one statement: the node as last shown; its open incident; its cooldown; when commands that quarantined it were made
+/// for other incidents (those that came to nothing were no attempts); and how many other nodes with a fault above P2
+/// joined an incident inside the breaker's window.
+async fn story(
     conn: &mut PgConnection,
-    around: &Surroundings,
-    uid: &NodeUid,
-    told: Option<NodeRef>,
-) -> Result<Option<Node>, Error> {
-    let row: Option<NodeRow> = sqlx::query_as(
-        "SELECT node_name, boot_id, created_at, labels, gpus, gpus_capacity, gpus_allocatable, ready, unschedulable, unschedulable_by, labelled, \
-         tainted, cordoned_by_us, mark_incident_id, plan_revision, plan_rev_issued, opted_out, foreign_markers, state_as_of, gone_at \
-         FROM nodes WHERE cluster_id = $1 AND node_uid = $2",
+    cluster: &ClusterId,
+    node: &NodeUid,
+    attempts_since: Timestamp,
+    suspect_since: Timestamp,
+) -> Result<StoryRow, Error> {
+    sqlx::query_as(
+        "SELECT n.node_name, n.boot_id, n.created_at, n.labels, n.gpus, n.gpus_capacity, n.gpus_allocatable, n.ready, n.unschedulable, \
+         n.unschedulable_by, n.labelled, n.tainted, n.cordoned_by_us, n.mark_incident_id, n.plan_revision, n.plan_rev_issued, n.opted_out, \
+         n.foreign_markers, n.state_as_of, n.gone_at, \
+         i.incident_id, i.level, i.manual, i.state, i.state_at, i.reason, i.decision_no, i.policy_revision, i.opened_at, i.approved_at, \
+         i.approved_by, i.approved_decision_no, i.validated, \
+         EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = $2) AS held, \
+         ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \
+           AND f.incident_id = i.incident_id ORDER BY 1) AS fault_keys, \
+         w.incident_id AS cooldown_incident, w.state AS cooldown_state, w.until_at AS cooldown_until, \
+         ARRAY (SELECT m.created_at FROM commands m WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.created_at >= $3 \
+           AND m.action IN ('mark', 'evict') AND m.incident_id IS DISTINCT FROM i.incident_id AND m.started_at IS NOT NULL \
+           ORDER BY m.created_at) AS attempts, \
+         (SELECT count(DISTINCT o.node_uid) FROM incidents o JOIN incident_faults f USING (cluster_id, incident_id) \
+           WHERE o.cluster_id = $1 AND o.opened_at >= $4 - interval '1 day' AND o.node_uid <> $2 AND f.added_at >= $4 \
+           AND f.level <> 'P2') AS newly_suspect \
+         FROM (SELECT) one LEFT JOIN nodes n ON n.cluster_id = $1 AND n.node_uid = $2 \
+         LEFT JOIN incidents i ON i.cluster_id = $1 AND i.node_uid = $2 AND i.closed_at IS NULL \
+         LEFT JOIN cooldowns w ON w.cluster_id = $1 AND w.node_uid = $2",
     )
-    .bind(around.cluster.id.as_str())
-    .bind(uid.as_str())
-    .fetch_optional(conn)
+    .bind(cluster.as_str())
+    .bind(node.as_str())
+    .bind(to_db(attempts_since))
+    .bind(to_db(suspect_since))
+    .fetch_one(conn)
     .await
-    .label("snapshot.node")?;
-    let Some(row) = row else { return Ok(told.map(rows::never_shown)) };
+    .label("snapshot.story")
+}
+
+fn node_view(around: &Surroundings, uid: &NodeUid, row: NodeRow) -> Result<Node, Error> {
     let name = read("nodes.node_name", &row.node_name, |text| NodeName::parse(text).ok())?;
     let marked = row.labelled || row.tainted || row.cordoned_by_us;
     let mark =
         Mark { labelled: row.labelled, tainted: row.tainted, cordoned_by_us: row.cordoned_by_us, incident: row.mark_incident_id };
-    Ok(Some(Node {
+    Ok(Node {
         reference: NodeRef { name, uid: uid.clone(), boot_id: row.boot_id },
         labels: row.labels.0,
         gpus: row.gpus.0,
@@ -190,7 +236,7 @@ async fn node_view(
         // What a later state did not mention is as it was.
         seen_at: around.as_of.max(from_db(row.state_as_of)),
         gone: row.gone_at.is_some(),
-    }))
+    })
 }
 
 /// The latest episode of each fault that is not over, and how the latest of them names its node.
@@ -209,46 +255,29 @@ async fn faults(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid) ->
     Ok((rows.into_iter().map(KnownFault::try_from).collect::<Result<_, _>>()?, told))
 }
 
-async fn incident(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid) -> Result<Option<Incident>, Error> {
-    let row: Option<IncidentRow> = sqlx::query_as(
-        "SELECT incident_id, level, manual, state, state_at, reason, decision_no, policy_revision, opened_at, approved_at, approved_by, \
-         approved_decision_no, validated, EXISTS (SELECT FROM holds h WHERE h.cluster_id = i.cluster_id AND h.node_uid = i.node_uid) AS held, \
-         ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id AND f.incident_id = i.incident_id ORDER BY 1) \
-         AS fault_keys FROM incidents i WHERE cluster_id = $1 AND node_uid = $2 AND closed_at IS NULL",
-    )
-    .bind(cluster.as_str())
-    .bind(node.as_str())
-    .fetch_optional(conn)
-    .await
-    .label("snapshot.incident")?;
-    row.map(|row| {
-        let approved = row.approved_at.zip(row.approved_by).zip(row.approved_decision_no).map(|((at, by), number)| Approval {
-            at: from_db(at),
-            by,
-            decision_no: u32::try_from(number).unwrap_or(0),
-        });
-        Ok(Incident {
-            id: IncidentId::from_uuid(row.incident_id),
-            state: read("incidents.state", &row.state, IncidentState::parse)?,
-            level: read("incidents.level", &row.level, Level::parse)?,
-            manual: row.manual,
-            opened_at: from_db(row.opened_at),
-            state_at: from_db(row.state_at),
-            decision_no: u32::try_from(row.decision_no).unwrap_or(0),
-            policy_revision: natural(row.policy_revision),
-            fault_keys: row
-                .fault_keys
-                .iter()
-                .map(|key| read("incident_faults.fault_key", key, |text| FaultKey::parse(text).ok()))
-                .collect::<Result<_, _>>()?,
-            held: row.held,
-            undo: Undo::default(),
-            approved,
-            validated: row.validated,
-            reason: row.reason,
-        })
+fn incident(row: IncidentRow) -> Result<Incident, Error> {
+    let approved = row.approved_at.zip(row.approved_by).zip(row.approved_decision_no).map(|((at, by), number)| Approval {
+        at: from_db(at),
+        by,
+        decision_no: u32::try_from(number).unwrap_or(0),
+    });
+    let key = |key: &String| read("incident_faults.fault_key", key, |text| FaultKey::parse(text).ok());
+    Ok(Incident {
+        id: IncidentId::from_uuid(row.incident_id),
+        state: read("incidents.state", &row.state, IncidentState::parse)?,
+        level: read("incidents.level", &row.level, Level::parse)?,
+        manual: row.manual,
+        opened_at: from_db(row.opened_at),
+        state_at: from_db(row.state_at),
+        decision_no: u32::try_from(row.decision_no).unwrap_or(0),
+        policy_revision: natural(row.policy_revision),
+        fault_keys: row.fault_keys.iter().map(key).collect::<Result<_, _>>()?,
+        held: row.held,
+        undo: Undo::default(),
+        approved,
+        validated: row.validated,
+        reason: row.reason,
     })
-    .transpose()
 }
 
 /// The incident's commands, and what all of them together changed on the node.
@@ -279,61 +308,14 @@ pub fn merge_undo(mut merged: Undo, later: &Undo) -> Undo {
     merged
 }
 
-async fn cooldown(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid) -> Result<Option<Cooldown>, Error> {
-    let row: Option<CooldownRow> =
-        sqlx::query_as("SELECT incident_id, state, until_at FROM cooldowns WHERE cluster_id = $1 AND node_uid = $2")
-            .bind(cluster.as_str())
-            .bind(node.as_str())
-            .fetch_optional(conn)
-            .await
-            .label("snapshot.cooldown")?;
-    row.map(|row| {
-        let state = match (row.state.as_str(), row.until_at) {
-            ("running", Some(until)) => CooldownState::Running { until: from_db(until) },
-            ("reserved", _) => CooldownState::Reserved,
-            ("void", _) => CooldownState::Void,
-            (other, _) => return Err(Error::Unreadable { what: "cooldowns.state", value: other.to_owned() }),
-        };
-        Ok(Cooldown { incident: IncidentId::from_uuid(row.incident_id), state })
-    })
-    .transpose()
-}
-
-/// When commands that quarantined this node were made for other incidents. Those that came to nothing were no attempts.
-async fn attempts(
-    conn: &mut PgConnection,
-    cluster: &ClusterId,
-    node: &NodeUid,
-    incident: Option<IncidentId>,
-    since: Timestamp,
-) -> Result<Vec<Timestamp>, Error> {
-    let made: Vec<chrono::DateTime<chrono::Utc>> = sqlx::query_scalar(
-        "SELECT created_at FROM commands WHERE cluster_id = $1 AND node_uid = $2 AND created_at >= $3 AND action IN ('mark', 'evict') \
-         AND ($4::uuid IS NULL OR incident_id <> $4) AND started_at IS NOT NULL ORDER BY created_at",
-    )
-    .bind(cluster.as_str())
-    .bind(node.as_str())
-    .bind(to_db(since))
-    .bind(incident.map(IncidentId::uuid))
-    .fetch_all(conn)
-    .await
-    .label("snapshot.attempts")?;
-    Ok(made.into_iter().map(from_db).collect())
-}
-
-/// Other nodes with a fault above P2 that joined an incident inside the window, and this one.
-async fn newly_suspect(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid, since: Timestamp) -> Result<u32, Error> {
-    let others: i64 = sqlx::query_scalar(
-        "SELECT count(DISTINCT i.node_uid) FROM incidents i JOIN incident_faults f USING (cluster_id, incident_id) \
-         WHERE i.cluster_id = $1 AND i.opened_at >= $3 - interval '1 day' AND i.node_uid <> $2 AND f.added_at >= $3 AND f.level <> 'P2'",
-    )
-    .bind(cluster.as_str())
-    .bind(node.as_str())
-    .bind(to_db(since))
-    .fetch_one(conn)
-    .await
-    .label("snapshot.newly_suspect")?;
-    Ok(count(others).saturating_add(1))
+fn cooldown(row: CooldownRow) -> Result<Cooldown, Error> {
+    let state = match (row.state.as_str(), row.until_at) {
+        ("running", Some(until)) => CooldownState::Running { until: from_db(until) },
+        ("reserved", _) => CooldownState::Reserved,
+        ("void", _) => CooldownState::Void,
+        (other, _) => return Err(Error::Unreadable { what: "cooldowns.state", value: other.to_owned() }),
+    };
+    Ok(Cooldown { incident: IncidentId::from_uuid(row.incident_id), state })
 }
 
 /// Labels as stored.

@@ -1,40 +1,55 @@
 //! How far each journal is committed. A stream's row is locked by whoever moves it.
 
-use gpuheal_proto::ids::{ClusterId, StreamId};
+use chrono::{DateTime, Utc};
+use gpuheal_proto::{
+    ids::{ClusterId, StreamId},
+    time::Timestamp,
+};
 use sqlx::PgConnection;
 
-use super::{Error, Labelled as _, natural, signed, touched};
+use super::{Error, Labelled as _, moment::from_db, natural, signed, touched};
 
-/// Makes the rows of streams that are new and locks all, in the order of their ids; returns how far each is committed,
-/// in the order asked. The caller passes them sorted and without repeats.
+/// Locks the rows of streams in the order of their ids, making those that are new; returns how far each is committed, in
+/// the order asked, and the database's clock under the locks. The caller passes them sorted and without repeats.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn streams_lock(conn: &mut PgConnection, streams: &[(ClusterId, StreamId)]) -> Result<Vec<u64>, Error> {
+pub async fn streams_lock(conn: &mut PgConnection, streams: &[(ClusterId, StreamId)]) -> Result<(Vec<u64>, Timestamp), Error> {
     let clusters: Vec<&str> = streams.iter().map(|(cluster, _)| cluster.as_str()).collect();
     let ids: Vec<&str> = streams.iter().map(|(_, stream)| stream.as_str()).collect();
-    sqlx::query(
-        "INSERT INTO streams (cluster_id, stream_id) SELECT * FROM unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) \
-         ORDER BY 1, 2 ON CONFLICT DO NOTHING",
-    )
-    .bind(&clusters)
-    .bind(&ids)
-    .execute(&mut *conn)
-    .await
-    .label("streams.insert")?;
-    let rows: Vec<(String, String, i64)> = sqlx::query_as(
-        "SELECT t.cluster_id, t.stream_id, t.acked_upto FROM streams t JOIN unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) \
-         USING (cluster_id, stream_id) ORDER BY t.cluster_id, t.stream_id FOR UPDATE OF t",
-    )
-    .bind(&clusters)
-    .bind(&ids)
-    .fetch_all(conn)
-    .await
-    .label("streams.lock")?;
+    let mut rows = streams_try(conn, &clusters, &ids).await?;
+    if rows.len() < streams.len() {
+        sqlx::query(
+            "INSERT INTO streams (cluster_id, stream_id) SELECT * FROM unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) \
+             ORDER BY 1, 2 ON CONFLICT DO NOTHING",
+        )
+        .bind(&clusters)
+        .bind(&ids)
+        .execute(&mut *conn)
+        .await
+        .label("streams.insert")?;
+        rows = streams_try(conn, &clusters, &ids).await?;
+    }
     let acked = |(cluster, stream): &(ClusterId, StreamId)| {
         rows.iter().find(|row| row.0 == cluster.as_str() && row.1 == stream.as_str()).map_or(0, |row| natural(row.2))
     };
-    Ok(streams.iter().map(acked).collect())
+    let now = rows.iter().map(|row| from_db(row.3)).max().unwrap_or_default();
+    Ok((streams.iter().map(acked).collect(), now))
+}
+
+type StreamRow = (String, String, i64, DateTime<Utc>);
+
+async fn streams_try(conn: &mut PgConnection, clusters: &[&str], ids: &[&str]) -> Result<Vec<StreamRow>, Error> {
+    sqlx::query_as(
+        "SELECT t.cluster_id, t.stream_id, t.acked_upto, clock_timestamp() FROM streams t \
+         JOIN unnest($1::text[], $2::text[]) AS s (cluster_id, stream_id) USING (cluster_id, stream_id) \
+         ORDER BY t.cluster_id, t.stream_id FOR UPDATE OF t",
+    )
+    .bind(clusters)
+    .bind(ids)
+    .fetch_all(conn)
+    .await
+    .label("streams.lock")
 }
 
 /// Moves a locked stream forward.

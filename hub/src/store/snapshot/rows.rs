@@ -9,7 +9,7 @@ use gpuheal_proto::{
     time::Timestamp,
     words::{Action, Level},
 };
-use sqlx::{FromRow, types::Json};
+use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
 use uuid::Uuid;
 
 use super::Labels;
@@ -19,7 +19,7 @@ use crate::{
     store::{Error, fault::evidence_of, moment::from_db, natural, read},
 };
 
-#[derive(Default, FromRow)]
+#[derive(Debug, FromRow)]
 pub(super) struct ClusterRow {
     pub(super) labels: Json<Labels>,
     pub(super) frozen: Option<String>,
@@ -29,6 +29,33 @@ pub(super) struct ClusterRow {
     pub(super) stop_reason: Option<String>,
     pub(super) gpu_nodes: i64,
     pub(super) fleet_gpu_nodes: i64,
+    pub(super) out: i32,
+    pub(super) fleet_out: i32,
+    pub(super) tokens: Option<i64>,
+    pub(super) filled_at: Option<DateTime<Utc>>,
+    pub(super) fleet_tokens: Option<i64>,
+    pub(super) fleet_filled_at: Option<DateTime<Utc>>,
+    pub(super) revision: Option<i64>,
+    pub(super) digest: Option<String>,
+    pub(super) now: DateTime<Utc>,
+}
+
+/// One node's story: parts that are not there are columns without a value.
+pub(super) struct StoryRow {
+    pub(super) node: Option<NodeRow>,
+    pub(super) incident: Option<IncidentRow>,
+    pub(super) cooldown: Option<CooldownRow>,
+    pub(super) attempts: Vec<DateTime<Utc>>,
+    pub(super) newly_suspect: i64,
+}
+
+impl<'r> FromRow<'r, PgRow> for StoryRow {
+    fn from_row(row: &'r PgRow) -> sqlx::Result<Self> {
+        let node = row.try_get::<Option<&str>, _>("node_name")?.map(|_| NodeRow::from_row(row)).transpose()?;
+        let incident = row.try_get::<Option<Uuid>, _>("incident_id")?.map(|_| IncidentRow::from_row(row)).transpose()?;
+        let cooldown = row.try_get::<Option<Uuid>, _>("cooldown_incident")?.map(|_| CooldownRow::from_row(row)).transpose()?;
+        Ok(Self { node, incident, cooldown, attempts: row.try_get("attempts")?, newly_suspect: row.try_get("newly_suspect")? })
+    }
 }
 
 #[derive(FromRow)]
@@ -211,7 +238,10 @@ impl TryFrom<CommandRow> for KnownCommand {
 
 #[derive(FromRow)]
 pub(super) struct CooldownRow {
+    #[sqlx(rename = "cooldown_incident")]
     pub(super) incident_id: Uuid,
+    #[sqlx(rename = "cooldown_state")]
     pub(super) state: String,
+    #[sqlx(rename = "cooldown_until")]
     pub(super) until_at: Option<DateTime<Utc>>,
 }
