@@ -9,6 +9,7 @@ mod seen;
 mod serve;
 mod settings;
 mod up;
+mod verdicts;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -36,6 +37,7 @@ pub use registry::{Registry, Session};
 pub use seen::Seen;
 pub use serve::serve;
 pub use settings::Board;
+pub use verdicts::Verdicts;
 
 /// The first message must be here by then.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);

@@ -46,12 +46,12 @@ impl Lane {
     }
 
     /// Messages that may wait. Acks are one per batch and a spoke may have four batches out, so that 64 are plenty;
-    /// commands are 2 KiB each as a rule, half a megabyte of them for a spoke that does not read.
+    /// commands are 2 KiB each as a rule, half a megabyte of them for a spoke that does not read. Bulk is verdicts of 300
+    /// bytes and now and then settings of some KiB.
     const fn capacity(self) -> usize {
         match self {
             Self::Control | Self::Cancel => 64,
-            Self::Command => 256,
-            Self::Bulk => 16,
+            Self::Command | Self::Bulk => 256,
         }
     }
 }
