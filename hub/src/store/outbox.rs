@@ -233,13 +233,17 @@ pub struct Waiting {
     pub cancel_asked_at: Option<DateTime<Utc>>,
     /// When the cancellation was put on a stream.
     pub cancel_sent_at: Option<DateTime<Utc>>,
+    /// The command as signed.
+    pub envelope: Vec<u8>,
+    /// Its cancellation as signed, if there is one.
+    pub cancel_envelope: Option<Vec<u8>>,
     /// When the session that it would go to began.
     pub attached_at: DateTime<Utc>,
     /// The database's clock.
     pub now: DateTime<Utc>,
 }
 
-/// What waits for the sessions given. A session that another hub has taken over, or that another replica's proof outranks,
+/// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has taken over, or that another replica's proof outranks,
 /// gets nothing: the generation is looked at in the same statement.
 ///
 /// # Errors
@@ -260,13 +264,13 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
                 COALESCE((SELECT max(n.plan_rev) FROM commands n WHERE n.cluster_id = c.cluster_id AND n.node_uid = c.node_uid
                           AND n.action <> 'notify' AND n.state NOT IN ('CANCELLED', 'EXPIRED', 'REFUSED')), 0) AS plan_rev_newest,
                 c.deliver_by, c.signed_at, c.sent_at, c.resend_at, c.heard_at, c.cancel_asked_at, c.cancel_sent_at,
-                m.attached_at, clock_timestamp() AS now
+                c.envelope, c.cancel_envelope, m.attached_at, clock_timestamp() AS now
          FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
-         WHERE (c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
+         WHERE c.envelope IS NOT NULL AND ((c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
                 AND (c.sent_at IS NULL OR c.sent_at < m.attached_at OR c.resend_at <= clock_timestamp()))
             OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
                 AND c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED')
-                AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at))
+                AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at)))
          ORDER BY c.cluster_id, c.cmd_seq LIMIT $5",
     )
     .bind(clusters)
@@ -274,36 +278,6 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
     .bind(generations)
     .bind(proofs)
     .bind(rows)
-    .fetch_all(conn)
-    .await
-}
-
-/// The stored bytes of a command and, if there is one, of its cancellation.
-#[derive(Clone, Debug, FromRow)]
-pub struct Stored {
-    /// Its cluster.
-    pub cluster_id: String,
-    /// Which.
-    pub command_id: Uuid,
-    /// The command as signed.
-    pub envelope: Vec<u8>,
-    /// Its cancellation as signed.
-    pub cancel_envelope: Option<Vec<u8>>,
-}
-
-/// The stored bytes of commands, in the order of their numbers.
-///
-/// # Errors
-/// When the database fails.
-pub async fn bytes(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<Stored>, sqlx::Error> {
-    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
-    sqlx::query_as(
-        "SELECT c.cluster_id, c.command_id, c.envelope, c.cancel_envelope
-         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
-         JOIN commands c USING (cluster_id, command_id) WHERE c.envelope IS NOT NULL ORDER BY c.cluster_id, c.cmd_seq",
-    )
-    .bind(clusters)
-    .bind(ids)
     .fetch_all(conn)
     .await
 }

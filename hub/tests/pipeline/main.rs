@@ -1,6 +1,7 @@
 //! The hub's stages on a real PostgreSQL: ingest, decide, settle, and the store's rules. One database per test.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod at_once;
 mod chain;
 mod deciding;
 mod guards;

@@ -1,0 +1,87 @@
+//! Taken, judged and signed in one transaction; and when that fails, taken all the same.
+
+use std::sync::Arc;
+
+use gpuheal_hub::{
+    ingest::Ingest,
+    sign::{Key, Signer},
+};
+use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1};
+use prost::Message as _;
+use tokio_util::sync::CancellationToken;
+
+use super::world::{World, batch, cluster, xid79};
+
+/// A stage that judges at once, over the world's database.
+fn judging(world: &World) -> Ingest {
+    let dir = tempfile::tempdir().unwrap();
+    let now = gpuheal_hub::clock::now();
+    let pki = dir.path().join("pki");
+    gpuheal_ctl::pki::init(&gpuheal_ctl::pki::Request::new(&pki, vec![cluster("c1")], now)).unwrap();
+    let key = Key::read(&pki.join("signing/command.key")).unwrap();
+    let signer = Some(Arc::new(Signer::new(key, 1)));
+    Ingest::start_judging(world.pool.clone(), world.wake.clone(), signer, CancellationToken::new()).0
+}
+
+async fn take(ingest: &Ingest, cluster: &ClusterId, stream: &str, n: u32) -> v1::FaultAck {
+    ingest.submit(cluster.clone(), batch(stream, 1, &[xid79(cluster, n)])).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_fault_and_its_signed_command_are_one_commit() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    let ack = take(&judging(&world), &c1, "s1", 1).await;
+    assert_eq!(ack.persisted_upto, 1);
+    assert_eq!(world.lines("SELECT state || ' ' || cmd_seq || ' ' || key_epoch FROM commands").await, ["SIGNED 1 1"]);
+    assert_eq!((world.count("incidents").await, world.count("holds").await, world.count("cooldowns").await), (1, 1, 1));
+    let kinds = "SELECT kind FROM audit_entries WHERE chain = 'c1' ORDER BY seq DESC LIMIT 3";
+    assert_eq!(world.lines(kinds).await, ["command_signed", "decision", "faults_ingested"]);
+    assert_eq!(world.lines("SELECT count(DISTINCT xmin::text)::text FROM (SELECT xmin FROM commands UNION ALL SELECT xmin FROM faults UNION ALL SELECT xmin FROM incidents) t").await, ["1"]);
+    assert_eq!(world.decide().await, 0, "nothing is left to be judged");
+}
+
+#[tokio::test]
+async fn what_is_signed_at_once_says_what_its_row_says() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    take(&judging(&world), &c1, "s1", 1).await;
+    let bytes: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&world.pool).await.unwrap();
+    let sealed = v1::Envelope::decode(bytes.as_slice()).unwrap();
+    assert_eq!(sealed.payload_type, envelope::COMMAND_TYPE);
+    let said = Command::try_from(v1::CommandBody::decode(sealed.payload).unwrap()).unwrap();
+    world.run("UPDATE commands SET state = 'PROPOSED', envelope = NULL, envelope_sha256 = NULL, key_id = NULL, key_epoch = NULL, signed_at = NULL").await;
+    let mut conn = world.pool.acquire().await.unwrap();
+    let row = gpuheal_hub::store::outbox::proposed_claim(&mut conn, 1).await.unwrap().remove(0).command.unwrap();
+    assert_eq!(Command { key_epoch: 0, ..said }, row);
+}
+
+#[tokio::test]
+async fn a_judgement_that_fails_keeps_no_fault_from_being_taken() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.run("ALTER TABLE audit_entries ADD CONSTRAINT audit_entries_test CHECK (kind <> 'decision')").await;
+    let ack = take(&judging(&world), &c1, "s1", 1).await;
+    assert_eq!((ack.persisted_upto, world.count("faults").await), (1, 1));
+    assert_eq!((world.count("incidents").await, world.count("commands").await), (0, 0), "no audit, no action");
+    assert_eq!(world.count("judgements WHERE due_at <= clock_timestamp()").await, 1, "the workers' turn");
+    world.run("ALTER TABLE audit_entries DROP CONSTRAINT audit_entries_test").await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT state FROM commands").await, ["PROPOSED"]);
+}
+
+#[tokio::test]
+async fn eight_hubs_that_take_and_judge_at_once_command_each_node_once_and_keep_the_budget() {
+    let (world, c1) = (World::healing(20).await, cluster("c1"));
+    let hubs: Vec<Ingest> = (0..8).map(|_| judging(&world)).collect();
+    let streams: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    let taken = (0..40).map(|n| take(&hubs[n % 8], &c1, &streams[n], (n % 5) as u32));
+    for ack in futures::future::join_all(taken).await {
+        assert_eq!(ack.persisted_upto, 1);
+    }
+    world.decide().await;
+    assert_eq!(world.count("incidents").await, 5);
+    assert_eq!(
+        world.lines("SELECT count(*)::text FROM commands GROUP BY node_uid HAVING count(*) > 1").await,
+        Vec::<String>::new()
+    );
+    let (out, holds) = (world.text("SELECT out FROM budgets WHERE kind = 'cluster'").await, world.count("holds").await);
+    assert_eq!(out, holds.to_string());
+}
