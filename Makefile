@@ -17,17 +17,17 @@ postgres:
 
 demo: postgres ## play the main job: a hub, three clusters, ten ways a fault may come (ARGS=--seed=7, ARGS=--keep, KUBE=real)
 	@if [ "$(KUBE)" = real ]; then tests/kube/build.sh >/dev/null; fi
-	@cargo build --quiet --bins
+	@cargo build --bins
 	@target/debug/gpuheal-demo --kube $(KUBE) $(ARGS)
 
 test: postgres ## run every test, on real Postgres and a real Kubernetes control plane (KUBE=off leaves the latter out, and says so)
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
-	@cargo build --quiet --bins
+	@cargo build --bins
 	@KUBE=$(KUBE) cargo test --workspace --no-fail-fast
 
 bench: postgres ## measure against the targets of docs/numbers.md, as a table (KUBE=off leaves the real API server out)
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
-	@cargo build --quiet --release --bins
+	@cargo build --release --bins
 	@KUBE=$(KUBE) target/release/gpuheal-bench $(ARGS)
 
 kube: ## build the Kubernetes control plane that the tests run (nine minutes the first time)

@@ -13,5 +13,6 @@ pub mod record;
 pub mod script;
 pub mod seed;
 pub mod show;
+pub mod timeline;
 pub mod wait;
 pub mod workload;

@@ -72,6 +72,12 @@ impl Observer {
         Self { seen, tasks: [nodes, pods] }
     }
 
+    /// A handle on what is seen, for whoever only reads it.
+    #[must_use]
+    pub fn view(&self) -> View {
+        View(Arc::clone(&self.seen))
+    }
+
     /// Every change of a node's marks, in order.
     #[must_use]
     pub fn node_changes(&self, node: &str) -> Vec<NodeChange> {
@@ -111,6 +117,18 @@ impl Observer {
             last.insert(change.node.clone(), change.tainted);
         }
         last.into_iter().filter_map(|(node, tainted)| tainted.then_some(node)).collect()
+    }
+}
+
+/// What an observer sees, without the watches.
+#[derive(Clone)]
+pub struct View(Arc<Mutex<Seen>>);
+
+impl View {
+    /// The changes of nodes' marks from the one of this number on.
+    #[must_use]
+    pub fn node_changes_from(&self, number: usize) -> Vec<NodeChange> {
+        lock(&self.0).nodes.get(number..).unwrap_or_default().to_vec()
     }
 }
 

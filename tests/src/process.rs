@@ -29,11 +29,17 @@ impl Process {
         let ready = dir.join(format!("{name}.ready.json"));
         let _absent = std::fs::remove_file(&ready);
         let out = File::options().create(true).append(true).open(&log).with_context(|| format!("opening {}", log.display()))?;
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        // What somebody has set for a fleet of their own must not steer this one.
+        for (name, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GPUHEAL_") && name != "GPUHEAL_LOG")
+        {
+            command.env_remove(name);
+        }
+        let child = command
             .args(args)
             .arg("--ready-file")
             .arg(&ready)
-            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)

@@ -2,22 +2,18 @@
 //! tables as wide as the terminal, or 120 columns in a pipe.
 
 use std::{
-    collections::BTreeMap,
     io::{IsTerminal as _, Write as _},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use sqlx::PgPool;
-use tokio::task::JoinHandle;
 
-use crate::{facts, script::Outcome};
+use crate::script::Outcome;
 
 /// Width of tables when nobody's terminal says one.
 const PIPE_WIDTH: u16 = 120;
-/// How often Postgres is asked for new lines.
-const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// Prints lines with the time since the start before them.
 #[derive(Clone, Copy)]
@@ -40,8 +36,8 @@ impl Screen {
         let paint = match (self.colour, stage) {
             (false, _) => "",
             (true, "refuse") => "\x1b[31m",
-            (true, "decide" | "sign") => "\x1b[36m",
-            (true, "execute" | "settle" | "report") => "\x1b[32m",
+            (true, "ingest" | "decide") => "\x1b[36m",
+            (true, "verify" | "execute" | "settle") => "\x1b[32m",
             (true, "scene") => "\x1b[1m",
             (true, _) => "\x1b[2m",
         };
@@ -101,42 +97,4 @@ fn table(header: &[&str]) -> Table {
         table.set_width(PIPE_WIDTH);
     }
     table
-}
-
-/// Prints what enters the audit as it enters, until dropped.
-pub struct Timeline(JoinHandle<()>);
-
-impl Timeline {
-    /// Starts asking.
-    #[must_use]
-    pub fn start(screen: Screen, pool: PgPool) -> Self {
-        Self(tokio::spawn(async move {
-            let mut seen = BTreeMap::new();
-            loop {
-                // A hub that is being killed takes connections with it: the next look sees what this one missed.
-                if let Ok(entries) = facts::entries_after(&pool, &mut seen).await {
-                    for entry in entries {
-                        show(screen, &entry);
-                    }
-                }
-                tokio::time::sleep(ASK_EVERY).await;
-            }
-        }))
-    }
-}
-
-impl Drop for Timeline {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-fn show(screen: Screen, entry: &facts::Entry) {
-    let (stage, what) = entry.kind.split_once('.').unwrap_or((entry.kind.as_str(), ""));
-    let text = format!("{what} {} {}", entry.subject, entry.body);
-    screen.line(&entry.chain, stage, &clip(text.trim(), 200));
-}
-
-fn clip(text: &str, chars: usize) -> String {
-    if text.chars().count() <= chars { text.to_owned() } else { format!("{}…", text.chars().take(chars - 1).collect::<String>()) }
 }

@@ -3,13 +3,15 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
 use gpuheal_tests::{
     cluster::Kind,
     fleet::Fleet,
+    invariants,
     script::{self, SCENES, Stage},
-    show::{Screen, Timeline},
+    show::Screen,
+    timeline::Timeline,
 };
 
 /// Plays ten ways in which a GPU fault may come, on a fleet of three clusters on this machine.
@@ -60,12 +62,23 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(&args)) {
+    match runtime.block_on(until_told_to_end(run(&args))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Runs until done, or until somebody asks for the end: then whatever was started ends with us.
+async fn until_told_to_end(run: impl Future<Output = Result<()>>) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        done = run => done,
+        _ = term.recv() => bail!("told to end (SIGTERM)"),
+        _ = int.recv() => bail!("told to end (Ctrl-C)"),
     }
 }
 
@@ -82,7 +95,7 @@ async fn run(args: &Args) -> Result<()> {
     let kind = if args.kube == Kube::Real { Kind::Real } else { Kind::Sim };
     let fleet = Fleet::start(script::plan(seed, kind), |what| line("", "start", what)).await?;
     let mut stage = Stage::new(fleet, seed);
-    let timeline = (!quiet).then(|| Timeline::start(screen, stage.fleet.pool.clone()));
+    let timeline = (!quiet).then(|| Timeline::start(screen, stage.fleet.pool.clone(), &stage.fleet.clusters));
     for scene in SCENES.iter().filter(|scene| args.scenes.contains(scene.letter)) {
         line("", "scene", &format!("({}) {}", scene.letter, scene.title));
         if let Err(error) = stage.play(scene.letter).await {
@@ -101,25 +114,34 @@ async fn run(args: &Args) -> Result<()> {
         screen.postgres(&stage.fleet.pool).await?;
         screen.print(&format!("\nAll {} scenes ended as scripted (seed {seed}).", stage.outcomes.len()));
     }
+    invariants::check(&stage.fleet).await.with_context(|| format!("seed {seed}: an invariant does not hold"))?;
+    line("", "check", "every invariant holds");
     if args.keep {
-        look_around(screen, &stage);
-        tokio::signal::ctrl_c().await?;
+        look_around(screen, &mut stage);
+        std::future::pending::<()>().await;
     }
     stage.fleet.stop()
 }
 
-fn look_around(screen: Screen, stage: &Stage) {
-    let fleet = &stage.fleet;
-    let pki = fleet.place.dir.join("pki/users/admin");
+fn look_around(screen: Screen, stage: &mut Stage) {
+    let fleet = &mut stage.fleet;
+    let dir = fleet.place.dir.display().to_string();
     screen.print("\nIt stays up until Ctrl-C. Look around:");
     for cluster in &fleet.clusters {
-        screen.print(&format!("  kubectl --kubeconfig {} get nodes,healactions -A", cluster.kubeconfig.display()));
+        let kubeconfig = cluster.kubeconfig.display();
+        screen.print(&format!("  kubectl --kubeconfig {kubeconfig} get nodes,healactions -A"));
+        screen.print(&format!("  kubectl --kubeconfig {kubeconfig} get events -A --field-selector reason=GPUSelfHealing"));
     }
     screen.print(&format!("  psql '{}' -c 'SELECT * FROM audit.incidents'", fleet.database_url));
-    screen.print(&format!("  curl http://{}/metrics", fleet.http_address));
-    screen.print(&format!(
-        "  target/debug/gpuhealctl --hub https://{} --identity {} incidents",
-        fleet.fleet_address,
-        pki.display()
-    ));
+    screen.print(&format!("  curl http://{}/metrics    # the hub's", fleet.http_address));
+    for cluster in &fleet.clusters {
+        for address in cluster.webhooks() {
+            screen.print(&format!("  curl http://{address}/metrics    # a spoke's, in {}", cluster.id));
+        }
+    }
+    screen.print(&format!("  # webhooks and /api/v1/process take the token in {dir}/webhook.token"));
+    let ctl = format!("gpuhealctl --hub https://{} --identity {dir}/pki/users/admin", fleet.fleet_address);
+    for verb in ["incidents", "commands", "audit verify"] {
+        screen.print(&format!("  target/debug/{ctl} {verb}"));
+    }
 }
