@@ -172,6 +172,12 @@ pub enum Error {
         /// Its limit.
         max: usize,
     },
+    /// A text with a zero byte: Postgres cannot hold one, and no source has a reason to send one.
+    #[error("fault has a {field} with a zero byte")]
+    ZeroByte {
+        /// Name of the field.
+        field: &'static str,
+    },
     /// An id that breaks its rule.
     #[error(transparent)]
     Id(#[from] ParseIdError),
@@ -235,7 +241,8 @@ wire!(Onset, Onset, "onset", Standing, Edge);
 impl TryFrom<v1::NodeRef> for NodeRef {
     type Error = Error;
     fn try_from(node: v1::NodeRef) -> Result<Self, Error> {
-        Ok(Self { name: NodeName::parse(&node.name)?, uid: NodeUid::parse(&node.uid)?, boot_id: node.boot_id })
+        let boot_id = within(node.boot_id, "boot_id", limits::SOURCE_BYTES_MAX)?;
+        Ok(Self { name: NodeName::parse(&node.name)?, uid: NodeUid::parse(&node.uid)?, boot_id })
     }
 }
 
@@ -250,7 +257,8 @@ impl TryFrom<v1::GpuRef> for GpuRef {
     fn try_from(gpu: v1::GpuRef) -> Result<Self, Error> {
         let slot = (!gpu.slot.is_empty()).then(|| GpuSlot::parse(&gpu.slot)).transpose()?;
         let uuid = (!gpu.uuid.is_empty()).then(|| GpuUuid::parse(&gpu.uuid)).transpose()?;
-        Ok(Self { slot, uuid, model: clip(&gpu.model, limits::SOURCE_BYTES_MAX).to_owned() })
+        let model = within(clip(&gpu.model, limits::SOURCE_BYTES_MAX).to_owned(), "model", limits::SOURCE_BYTES_MAX)?;
+        Ok(Self { slot, uuid, model })
     }
 }
 
@@ -309,7 +317,10 @@ impl From<&Fault> for v1::Fault {
 }
 
 fn within(text: String, field: &'static str, max: usize) -> Result<String, Error> {
-    if text.len() > max { Err(Error::TooLong { field, bytes: text.len(), max }) } else { Ok(text) }
+    if text.len() > max {
+        return Err(Error::TooLong { field, bytes: text.len(), max });
+    }
+    if text.contains('\0') { Err(Error::ZeroByte { field }) } else { Ok(text) }
 }
 
 /// JSON and Postgres have no NaN: a reading that is none is 0.
@@ -365,5 +376,29 @@ mod tests {
         let mut wire = v1::Fault::from(&fault());
         wire.code = "x".repeat(limits::CODE_BYTES_MAX + 1);
         assert_eq!(Fault::try_from(wire), Err(Error::TooLong { field: "code", bytes: 129, max: 128 }));
+    }
+
+    #[test]
+    fn a_zero_byte_in_any_text_is_refused_with_its_field() {
+        type Put = fn(&mut v1::Fault);
+        let texts: [(&str, Put); 6] = [
+            ("code", |fault| fault.code.push('\0')),
+            ("source", |fault| fault.source.push('\0')),
+            ("detail", |fault| fault.detail.push('\0')),
+            ("workload", |fault| fault.workload.push('\0')),
+            ("boot_id", |fault| fault.node.as_mut().unwrap().boot_id.push('\0')),
+            ("model", |fault| fault.gpu.as_mut().unwrap().model.push('\0')),
+        ];
+        for (field, put) in texts {
+            let mut wire = v1::Fault::from(&fault());
+            put(&mut wire);
+            assert_eq!(Fault::try_from(wire), Err(Error::ZeroByte { field }));
+        }
+        let ids: [Put; 2] = [|fault| fault.node.as_mut().unwrap().uid.push('\0'), |fault| fault.fault_key.push('\0')];
+        for put in ids {
+            let mut wire = v1::Fault::from(&fault());
+            put(&mut wire);
+            assert!(matches!(Fault::try_from(wire), Err(Error::Id(_))));
+        }
     }
 }
