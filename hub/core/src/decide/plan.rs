@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::{
-    command::{Step, Times, Undo, UndoField, UndoKind},
+    command::{DeadlineOutcome, Step, Times, Undo, UndoField, UndoKind},
     fault::GpuRef,
     ids::{CommandId, FaultKey, IncidentId, digest, uuid_v7},
     kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY, TAINT_VALUE},
@@ -86,7 +86,18 @@ impl Plan<'_> {
         Step::Mark { label: true, taint: self.settings.response.taint, cordon: self.settings.response.cordon }
     }
 
+    /// A drain by itself. It never passes a budget: only a person may, and no approval is in the signed bytes.
     pub(super) fn drain(&self) -> Step {
+        let mut drain = self.settings.response.drain.clone();
+        if drain.on_deadline == DeadlineOutcome::BypassPdb {
+            drain.on_deadline = DeadlineOutcome::Stop;
+        }
+        drain.allow_pdb_bypass = false;
+        Step::Drain(drain)
+    }
+
+    /// A drain that a person asked for by hand.
+    pub(super) fn drain_by_hand(&self) -> Step {
         Step::Drain(self.settings.response.drain.clone())
     }
 

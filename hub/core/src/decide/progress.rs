@@ -31,6 +31,8 @@ pub(super) struct Progress<'a> {
     pub(super) harmful_open: Vec<&'a KnownCommand>,
     /// The worst level that an Event was posted for, or is about to be.
     pub(super) told: Option<Level>,
+    /// Commands whose Event came to nothing, oldest first.
+    untold: Vec<&'a KnownCommand>,
     /// The last harmful command, if it came to nothing.
     pub(super) came_to_nothing: Option<&'a KnownCommand>,
     /// The last release, if it came to nothing or failed.
@@ -53,6 +55,7 @@ pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
         marking: None,
         harmful_open: Vec::new(),
         told: None,
+        untold: Vec::new(),
         came_to_nothing: None,
         release_failed: None,
         first_effect_at: None,
@@ -68,7 +71,11 @@ impl<'a> Progress<'a> {
     fn take(&mut self, command: &'a KnownCommand) {
         let has = |step: &str| command.steps.iter().any(|name| name == step);
         if has("notify") {
-            self.told = self.told.max(Some(command.level));
+            if told(command) {
+                self.told = self.told.max(Some(command.level));
+            } else {
+                self.untold.push(command);
+            }
         }
         if has("release") {
             self.release = stage(command, "release");
@@ -105,6 +112,13 @@ impl<'a> Progress<'a> {
         self.release != Stage::Done && matches!(self.mark, Stage::Done | Stage::Unknown(_))
     }
 
+    /// How many Events of this level or a worse one came to nothing, and when the last did.
+    pub(super) fn untold(&self, level: Level) -> (u32, Option<Timestamp>) {
+        let of_level = self.untold.iter().filter(|command| command.level >= level);
+        let last = of_level.clone().map(|command| command.state_at).max();
+        (u32::try_from(of_level.count()).unwrap_or(u32::MAX), last)
+    }
+
     /// The trouble that only a person can end, in words.
     pub(super) fn trouble(&self) -> Option<String> {
         let of = |what: &str, stage: &Stage| match stage {
@@ -125,6 +139,16 @@ fn later(stage: &mut Stage, new: Stage) {
 
 fn done(command: &KnownCommand, step: &str) -> bool {
     command.state == CommandState::Succeeded || command.steps_done.iter().any(|name| name == step)
+}
+
+/// Its Event was posted, or may still be. A command may succeed although its Event could not be posted: then its steps
+/// say so.
+fn told(command: &KnownCommand) -> bool {
+    match stage(command, "notify") {
+        Stage::Done => command.steps_done.is_empty() || command.steps_done.iter().any(|name| name == "notify"),
+        Stage::Pending | Stage::Unknown(_) => true,
+        Stage::None | Stage::Failed(_) => false,
+    }
 }
 
 fn stage(command: &KnownCommand, step: &str) -> Stage {

@@ -77,7 +77,7 @@ impl Case<'_> {
         self.decision.reasons.insert(0, reason.clone());
         let mut words = self.words(&[], &reason);
         words.level = "manual".to_owned();
-        let step = Step::Notify { message: format!("{reason}; incident {}", self.id()) };
+        let step = Step::Notify { message: reason.clone() };
         let command = self.plan().command(Action::Notify, vec![step], words, false);
         self.send(command);
         let state = self.incident().map_or(IncidentState::Recorded, |incident| incident.state);
@@ -109,13 +109,13 @@ impl Case<'_> {
         let plan = self.plan();
         let mut steps = vec![];
         if self.settings.response.notify {
-            steps.push(Step::Notify { message: format!("{reason}; incident {}", self.id()) });
+            steps.push(Step::Notify { message: reason.clone() });
         }
         if !self.progress.marked() {
             steps.push(plan.mark());
         }
         if drains {
-            steps.push(plan.drain());
+            steps.push(plan.drain_by_hand());
         }
         let marks = !self.progress.marked();
         let command = plan.command(request.action, steps, words, pass.takes_rate);

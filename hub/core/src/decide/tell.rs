@@ -1,5 +1,8 @@
 //! Telling people: one Kubernetes Event per incident and level, and notices for whoever listens. Nothing leaves the hub
-//! in mode observe.
+//! in mode observe. What was done, and under which incident and command, the spoke adds to the Event itself: it alone
+//! knows.
+
+use std::time::Duration;
 
 use gpuheal_proto::{
     command::Step,
@@ -7,6 +10,11 @@ use gpuheal_proto::{
 };
 
 use super::{Notice, Urgency, case::Case, judge::Judged};
+
+/// An Event that could not be posted is tried again this late, doubled each time, and [`TRIES_MAX`] times in all: a
+/// cluster that refuses Events for good must not fill with refusals.
+const RETRY: Duration = Duration::from_secs(5 * 60);
+const TRIES_MAX: u32 = 3;
 
 impl Case<'_> {
     /// The level and the words to post now, when there is something that was not told yet at its level.
@@ -23,8 +31,18 @@ impl Case<'_> {
         if self.progress.told >= Some(level) || self.snapshot.node.opted_out {
             return None;
         }
-        let words = format!("{name}: {reason}; incident {}", self.id());
-        Some((level, words))
+        let (tries, last) = self.progress.untold(level);
+        if let (Some(doublings), Some(last)) = (tries.checked_sub(1), last) {
+            let until = last.after(RETRY * 2_u32.pow(doublings.min(TRIES_MAX)));
+            if tries >= TRIES_MAX {
+                return None;
+            }
+            if self.now < until {
+                self.again(until);
+                return None;
+            }
+        }
+        Some((level, format!("{name}: {reason}")))
     }
 
     /// The step for it, with a notice beside it.
@@ -35,7 +53,7 @@ impl Case<'_> {
             Level::P1 => Urgency::Warn,
             Level::P2 => Urgency::Info,
         };
-        self.decision.notify.push(Notice { urgency, text: message.clone() });
+        self.decision.notify.push(Notice { urgency, text: format!("{message}; incident {}", self.id()) });
         Some(Step::Notify { message })
     }
 

@@ -15,6 +15,7 @@ use crate::{
 mod back;
 mod fleet;
 mod laws;
+mod tell;
 
 fn state(decision: &Decision) -> IncidentState {
     decision.incident.as_ref().unwrap().state

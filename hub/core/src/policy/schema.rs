@@ -175,6 +175,7 @@ fn response(settings: &mut Settings, mut section: Section<'_>, problems: &mut Pr
         set(&mut drain.allow_pdb_bypass, section.flag("allowPdbBypass", problems));
         set(&mut drain.include_stateful, section.flag("includeStateful", problems));
         set(&mut drain.resource_prefixes, section.texts("resourcePrefixes", 32, problems));
+        // Kept for evictions that a person asks for by hand: a drain by itself stops at its deadline instead.
         if drain.on_deadline == DeadlineOutcome::BypassPdb && !drain.allow_pdb_bypass {
             let path = section.path_of("onDeadline");
             problems.add(section.place_of("onDeadline"), &path, "bypass-pdb needs allowPdbBypass: true beside it");
