@@ -105,8 +105,7 @@ pub async fn append(conn: &mut PgConnection, chain: &str, entries: &[Entry], now
     let linked = audit::link(chain, head, entries.iter().map(|entry| fact(entry, now)).collect());
     let Some(last) = linked.last() else { return Ok(()) };
     let next = Head { seq: last.seq, hash: last.hash };
-    rows::entries_insert(conn, chain, &linked).await?;
-    rows::head_move(conn, chain, head, next).await
+    rows::chain_extend(conn, chain, head, next, &linked).await
 }
 
 fn fact(entry: &Entry, at: Timestamp) -> Fact {

@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use super::{
     Error, Labelled as _,
     moment::{from_db, to_db},
-    natural, signed, touched,
+    natural, signed,
 };
 
 /// Locks a chain's head until commit, and makes it when the chain is new.
@@ -34,22 +34,6 @@ pub async fn head_lock(conn: &mut PgConnection, chain: &str) -> Result<Head, Err
     Ok(Head { seq: natural(seq), hash: hash_of(&hash)? })
 }
 
-/// Moves a locked head on.
-///
-/// # Errors
-/// When the database fails, or the head is not where it was.
-pub async fn head_move(conn: &mut PgConnection, chain: &str, from: Head, to: Head) -> Result<(), Error> {
-    let result = sqlx::query("UPDATE audit_heads SET seq = $2, hash = $3 WHERE chain = $1 AND seq = $4")
-        .bind(chain)
-        .bind(signed(to.seq))
-        .bind(to.hash.as_slice())
-        .bind(signed(from.seq))
-        .execute(conn)
-        .await
-        .label("audit.head_move")?;
-    touched("audit.head_move", 1, &result)
-}
-
 /// Where a chain stands now.
 ///
 /// # Errors
@@ -63,14 +47,16 @@ pub async fn head(conn: &mut PgConnection, chain: &str) -> Result<Head, Error> {
     head.map_or(Ok(Head::default()), |(seq, hash)| Ok(Head { seq: natural(seq), hash: hash_of(&hash)? }))
 }
 
-/// Stores entries of one chain.
+/// Stores entries at the end of a chain and moves its locked head on, in one statement: the lock is held for one less.
 ///
 /// # Errors
-/// When the database fails.
-pub async fn entries_insert(conn: &mut PgConnection, chain: &str, stored: &[Entry]) -> Result<(), Error> {
-    let result = sqlx::query(
-        "INSERT INTO audit_entries (chain, seq, at, kind, actor, subject, incident_id, body, prev_hash, hash) \
-         SELECT $1, * FROM unnest($2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::bytea[], $10::bytea[])",
+/// When the database fails, or the head is not where it was.
+pub async fn chain_extend(conn: &mut PgConnection, chain: &str, from: Head, to: Head, stored: &[Entry]) -> Result<(), Error> {
+    let added: Option<i64> = sqlx::query_scalar(
+        "WITH e AS (INSERT INTO audit_entries (chain, seq, at, kind, actor, subject, incident_id, body, prev_hash, hash) \
+         SELECT $1, * FROM unnest($2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::bytea[], $10::bytea[]) \
+         RETURNING 1) \
+         UPDATE audit_heads SET seq = $11, hash = $12 WHERE chain = $1 AND seq = $13 RETURNING (SELECT count(*) FROM e)",
     )
     .bind(chain)
     .bind(stored.iter().map(|entry| signed(entry.seq)).collect::<Vec<_>>())
@@ -82,10 +68,14 @@ pub async fn entries_insert(conn: &mut PgConnection, chain: &str, stored: &[Entr
     .bind(stored.iter().map(|entry| entry.fact.body.as_str()).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| entry.prev_hash.as_slice()).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| entry.hash.as_slice()).collect::<Vec<_>>())
-    .execute(conn)
+    .bind(signed(to.seq))
+    .bind(to.hash.as_slice())
+    .bind(signed(from.seq))
+    .fetch_optional(conn)
     .await
-    .label("audit.insert")?;
-    touched("audit.insert", stored.len() as u64, &result)
+    .label("audit.extend")?;
+    let (want, got) = (stored.len() as u64, added.map_or(0, natural));
+    if got == want { Ok(()) } else { Err(Error::Rows { what: "audit.extend", want, got }) }
 }
 
 #[derive(sqlx::FromRow)]
