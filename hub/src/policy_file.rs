@@ -13,7 +13,11 @@ use gpuheal_proto::limits::POLICY_BYTES_MAX;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use crate::{http::Check, store::policy::policy_apply, wake::Wake};
+use crate::{
+    http::Check,
+    store::policy::{Followed, policy_follow},
+    wake::Wake,
+};
 
 /// How often the file is looked at. A mounted ConfigMap takes a minute to arrive; a person who edits waits for a second.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -89,11 +93,17 @@ impl PolicyFile {
                 return self.complain(Some(yaml), format!("{}: {}{rest}", self.path.display(), shown.join("; ")));
             }
         };
-        match policy_apply(pool, &yaml, &policy.digest, "policy file").await {
-            Ok(applied) => {
-                if !applied.unchanged {
-                    tracing::info!(policy.revision = applied.revision, policy.digest = policy.digest, mode = %policy.settings.mode, "a new policy is in force");
-                    wake.ingested.notify_one();
+        match policy_follow(pool, &yaml, &policy.digest).await {
+            Ok(followed) => {
+                match followed {
+                    Followed::Applied(applied) if applied.unchanged => {}
+                    Followed::Applied(applied) => {
+                        tracing::info!(policy.revision = applied.revision, policy.digest = policy.digest, mode = %policy.settings.mode, "a new policy is in force");
+                        wake.ingested.notify_one();
+                    }
+                    Followed::Kept { revision, by } => {
+                        tracing::info!(policy.revision = revision, policy.by = by, policy.file = %self.path.display(), "the file says what it said before; what was applied since stays in force");
+                    }
                 }
                 *self.lock() = State { seen: Some(yaml), problem: None, applied: true };
             }

@@ -20,6 +20,7 @@ pub mod process;
 pub mod session;
 pub mod settle;
 pub mod snapshot;
+pub mod stop;
 pub mod stream;
 
 use sqlx::postgres::PgQueryResult;

@@ -105,6 +105,18 @@ pub enum Verb {
         #[command(flatten)]
         request: Request,
     },
+    /// Stop the whole fleet: nothing harmful is begun anywhere, and what is under way is called off
+    Stop {
+        /// Why; everybody who asks why nothing is done reads it
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let a stopped fleet go on
+    Resume {
+        /// Why; it is kept in the audit
+        #[arg(long)]
+        reason: String,
+    },
     /// The fleet's policy
     #[command(subcommand)]
     Policy(Policy),

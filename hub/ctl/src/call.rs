@@ -7,7 +7,8 @@ mod policy;
 use std::io;
 
 use gpuheal_proto::fleet::v1::{
-    ExplainRequest, ProcessRequest, command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
+    ExplainRequest, ProcessRequest, ResumeFleetRequest, StopFleetRequest, command_service_client::CommandServiceClient,
+    incident_service_client::IncidentServiceClient,
 };
 use tonic::{Code, Status, transport::Channel};
 
@@ -48,6 +49,18 @@ pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -
             process(channel, printer, node, *action, request, *override_cooldown).await
         }
         Verb::Release { node, request } => process(channel, printer, node, ProcessAction::Release, request, false).await,
+        Verb::Stop { reason } => {
+            let request = StopFleetRequest { reason: reason.clone() };
+            let answer = CommandServiceClient::new(channel).stop_fleet(request).await?.into_inner();
+            printer.stopped(&answer)?;
+            Ok(true)
+        }
+        Verb::Resume { reason } => {
+            let request = ResumeFleetRequest { reason: reason.clone() };
+            let answer = CommandServiceClient::new(channel).resume_fleet(request).await?.into_inner();
+            printer.resumed(&answer)?;
+            Ok(true)
+        }
         Verb::Policy(verb) => policy::call(verb, channel, printer).await,
         Verb::Audit(verb) => audit::call(verb, channel, printer).await,
     }

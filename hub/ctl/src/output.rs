@@ -10,7 +10,7 @@ use std::{
 
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_proto::{
-    fleet::v1::{ApplyPolicyResponse, ExplainResponse, GetPolicyResponse, ProcessResponse},
+    fleet::v1::{ApplyPolicyResponse, ExplainResponse, GetPolicyResponse, ProcessResponse, ResumeFleetResponse, StopFleetResponse},
     time::Timestamp,
 };
 use serde::Serialize;
@@ -82,6 +82,27 @@ impl Printer {
             }
         }
         writeln!(self.out, "{line}")
+    }
+
+    /// That the fleet stands still.
+    pub(crate) fn stopped(&mut self, answer: &StopFleetResponse) -> io::Result<()> {
+        if self.format != Format::Table {
+            return self.value(answer);
+        }
+        let was = if answer.already { "was stopped already" } else { "is stopped" };
+        writeln!(self.out, "the fleet {was}: {}", cell::clean(&answer.reason))?;
+        writeln!(io::stderr(), "gpuhealctl resume --reason WHY lets it go on")
+    }
+
+    /// That it goes on.
+    pub(crate) fn resumed(&mut self, answer: &ResumeFleetResponse) -> io::Result<()> {
+        if self.format != Format::Table {
+            return self.value(answer);
+        }
+        match answer.stopped_for.as_str() {
+            "" => writeln!(self.out, "the fleet was not stopped"),
+            why => writeln!(self.out, "the fleet goes on; it was stopped for: {}", cell::clean(why)),
+        }
     }
 
     /// What became of a policy.

@@ -55,6 +55,17 @@ pub(super) fn required_cluster(text: &str) -> Result<ClusterId, Status> {
     ClusterId::parse(text).map_err(|error| Status::invalid_argument(format!("cluster_id: {error}")))
 }
 
+/// Text of a caller's that is stored as it is: what `process` allows for a reason.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// A text that may be stored.
+pub(super) fn short(field: &str, text: &str) -> Result<(), Status> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Status::invalid_argument(format!("{field}: {} bytes, at most {TEXT_BYTES_MAX} are allowed", text.len())));
+    }
+    if text.contains('\0') { Err(Status::invalid_argument(format!("{field}: it holds a zero byte"))) } else { Ok(()) }
+}
+
 /// A moment as it travels; 0 for never.
 pub(super) fn unix_ms(at: Option<DateTime<Utc>>) -> i64 {
     at.map_or(0, |at| at.timestamp_millis())

@@ -1,15 +1,15 @@
 //! Commands and how they went, and requests by hand.
 
 use gpuheal_proto::fleet::v1::{
-    CommandSummary, ListCommandsRequest, ListCommandsResponse, ProcessRequest, ProcessResponse, StepSummary,
-    command_service_server::CommandService,
+    CommandSummary, ListCommandsRequest, ListCommandsResponse, ProcessRequest, ProcessResponse, ResumeFleetRequest,
+    ResumeFleetResponse, StepSummary, StopFleetRequest, StopFleetResponse, command_service_server::CommandService,
 };
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{cluster, connection, counted, failed, unix_ms},
+    call::{cluster, connection, counted, failed, short, unix_ms},
     page,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     identity::{self, UserName},
     store::{
         fleet::{self, Filter},
-        natural,
+        natural, stop,
     },
 };
 
@@ -30,6 +30,16 @@ impl CommandService for Fleet {
     async fn process(&self, request: Request<ProcessRequest>) -> Result<Response<ProcessResponse>, Status> {
         let user = identity::user(&request)?;
         counted("process", self.processed(&user, request.into_inner()).await)
+    }
+
+    async fn stop_fleet(&self, request: Request<StopFleetRequest>) -> Result<Response<StopFleetResponse>, Status> {
+        let user = identity::user(&request)?;
+        counted("stop_fleet", self.stopped(&user, request.into_inner()).await)
+    }
+
+    async fn resume_fleet(&self, request: Request<ResumeFleetRequest>) -> Result<Response<ResumeFleetResponse>, Status> {
+        let user = identity::user(&request)?;
+        counted("resume_fleet", self.resumed(&user, request.into_inner()).await)
     }
 }
 
@@ -56,6 +66,22 @@ impl Fleet {
         let response = decide::process_by_user(&self.pool, user.as_str(), request).await?;
         self.wake.decided.notify_one();
         Ok(response)
+    }
+
+    async fn stopped(&self, user: &UserName, request: StopFleetRequest) -> Result<StopFleetResponse, Status> {
+        let reason = given(request.reason)?;
+        let before = stop::fleet_stop(&self.pool, Some(&reason), &reason, &format!("user {user}")).await;
+        let before = before.map_err(|error| failed(&error))?;
+        self.wake.ingested.notify_one();
+        Ok(StopFleetResponse { already: before.is_some(), reason: before.unwrap_or(reason) })
+    }
+
+    async fn resumed(&self, user: &UserName, request: ResumeFleetRequest) -> Result<ResumeFleetResponse, Status> {
+        let reason = given(request.reason)?;
+        let before = stop::fleet_stop(&self.pool, None, &reason, &format!("user {user}")).await;
+        let before = before.map_err(|error| failed(&error))?;
+        self.wake.ingested.notify_one();
+        Ok(ResumeFleetResponse { stopped_for: before.unwrap_or_default() })
     }
 }
 
@@ -97,4 +123,10 @@ fn steps(asked: &Value, done: &Value) -> Vec<StepSummary> {
         finished_unix_ms: moment(step, "finished_unix_ms"),
     };
     done.iter().map(reported).collect()
+}
+
+/// A reason that says something.
+fn given(reason: String) -> Result<String, Status> {
+    short("reason", &reason)?;
+    if reason.trim().is_empty() { Err(Status::invalid_argument("reason: it is empty")) } else { Ok(reason) }
 }

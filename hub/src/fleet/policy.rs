@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{connection, counted, failed},
+    call::{connection, counted, failed, short},
 };
 use crate::{
     identity::{self, UserName},
@@ -43,6 +43,7 @@ impl Fleet {
                 limits::POLICY_BYTES_MAX
             )));
         }
+        short("request_id", &request.request_id)?;
         let checked = match policy_file::check(&request.yaml) {
             Ok(checked) => checked,
             Err(problems) => {
@@ -54,8 +55,9 @@ impl Fleet {
             return Ok(ApplyPolicyResponse { digest: checked.digest, ..ApplyPolicyResponse::default() });
         }
         let by = format!("user {user}");
-        let applied =
-            policy::policy_apply(&self.pool, &request.yaml, &checked.digest, &by).await.map_err(|error| failed(&error))?;
+        let applied = policy::policy_apply(&self.pool, &request.yaml, &checked.digest, &by, &request.request_id)
+            .await
+            .map_err(|error| failed(&error))?;
         self.wake.ingested.notify_one();
         Ok(ApplyPolicyResponse {
             revision: applied.revision,

@@ -77,11 +77,67 @@ pub struct Applied {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn policy_apply(pool: &PgPool, yaml: &str, digest: &str, by: &str) -> Result<Applied, Error> {
+pub async fn policy_apply(pool: &PgPool, yaml: &str, digest: &str, by: &str, request_id: &str) -> Result<Applied, Error> {
     let mut tx = pool.begin().await.label("policy.begin")?;
-    // One applies at a time: the lock goes with the transaction, whatever pooler is in between.
-    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('gpuheal policy'))").execute(&mut *tx).await.label("policy.lock")?;
-    let current = policy_load(&mut tx, None).await?;
+    policy_lock(&mut tx).await?;
+    let applied = apply(&mut tx, yaml, digest, by, request_id).await?;
+    tx.commit().await.label("policy.commit")?;
+    Ok(applied)
+}
+
+/// Who applies what the policy file says.
+pub const FILE: &str = "policy file";
+
+/// What became of the policy file's document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// The file says something new, and that is in force now.
+    Applied(Applied),
+    /// The file says what it said before: what somebody applied since stays in force.
+    Kept {
+        /// The revision in force.
+        revision: u64,
+        /// Who applied it.
+        by: String,
+    },
+}
+
+/// Puts the policy file's document in force if it does not say what the file said when it was last taken over: a hub that
+/// starts again must not undo what a person has applied meanwhile.
+///
+/// # Errors
+/// When the database fails.
+pub async fn policy_follow(pool: &PgPool, yaml: &str, digest: &str) -> Result<Followed, Error> {
+    let mut tx = pool.begin().await.label("policy.begin")?;
+    policy_lock(&mut tx).await?;
+    let before: Option<String> =
+        sqlx::query_scalar("SELECT policy_file_digest FROM hub_state").fetch_one(&mut *tx).await.label("policy.file")?;
+    if before.as_deref() == Some(digest)
+        && let Some(current) = policy_load(&mut tx, None).await?
+        && current.digest != digest
+    {
+        return Ok(Followed::Kept { revision: current.revision(), by: current.applied_by });
+    }
+    let applied = apply(&mut tx, yaml, digest, FILE, "").await?;
+    if before.as_deref() != Some(digest) {
+        sqlx::query("UPDATE hub_state SET policy_file_digest = $1")
+            .bind(digest)
+            .execute(&mut *tx)
+            .await
+            .label("policy.file_set")?;
+    }
+    tx.commit().await.label("policy.commit")?;
+    Ok(Followed::Applied(applied))
+}
+
+/// One applies at a time: the lock goes with the transaction, whatever pooler is in between.
+async fn policy_lock(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtext('gpuheal policy'))").execute(conn).await.label("policy.lock")?;
+    Ok(())
+}
+
+async fn apply(tx: &mut PgConnection, yaml: &str, digest: &str, by: &str, request_id: &str) -> Result<Applied, Error> {
+    let current = policy_load(tx, None).await?;
     if let Some(current) = &current
         && current.digest == digest
     {
@@ -96,16 +152,15 @@ pub async fn policy_apply(pool: &PgPool, yaml: &str, digest: &str, by: &str) -> 
         .execute(&mut *tx)
         .await
         .label("policy.insert")?;
-    judgements_ask_open(&mut tx, "a new policy").await?;
-    let now = moment::now(&mut tx).await?;
+    judgements_ask_open(tx, "a new policy").await?;
+    let now = moment::now(tx).await?;
     let entry = Entry {
         kind: Kind::PolicyApplied,
         actor: by.to_owned(),
         subject: format!("policy/{revision}"),
         incident: None,
-        body: json!({"revision": revision, "digest": digest, "before": current.map(|current| current.digest)}),
+        body: json!({"revision": revision, "digest": digest, "before": current.map(|current| current.digest), "request_id": request_id}),
     };
-    audit::append(&mut tx, FLEET_CHAIN, &[entry], now).await?;
-    tx.commit().await.label("policy.commit")?;
+    audit::append(tx, FLEET_CHAIN, &[entry], now).await?;
     Ok(Applied { revision, unchanged: false })
 }

@@ -9,3 +9,4 @@ mod replica;
 mod services;
 mod sessions;
 mod transport;
+mod verdicts;

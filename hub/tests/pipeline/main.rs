@@ -8,5 +8,6 @@ mod guards;
 mod ingesting;
 mod policy;
 mod settling;
+mod stopping;
 mod waking;
 mod world;

@@ -33,6 +33,31 @@ async fn a_changed_file_is_a_new_revision_and_a_bad_one_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_hub_that_starts_again_does_not_undo_what_a_person_applied_since() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("policy.yaml");
+    let mode = "SELECT substring(yaml FROM 'mode: (\\w+)') || ' ' || applied_by FROM policies ORDER BY revision DESC LIMIT 1";
+    std::fs::write(&path, HEAL).unwrap();
+    PolicyFile::new(path.clone()).look(&world.pool, &world.wake).await;
+    assert_eq!(world.text(mode).await, "heal policy file");
+    world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;
+    let restarted = PolicyFile::new(path.clone());
+    restarted.look(&world.pool, &world.wake).await;
+    assert_eq!((restarted.problem(), world.text(mode).await), (None, "notify test".to_owned()));
+    // Said in the file first, by a person then, and by the file again: only news from the file counts.
+    std::fs::write(&path, HEAL.replace("mode: heal", "mode: mark")).unwrap();
+    restarted.look(&world.pool, &world.wake).await;
+    assert_eq!(world.text(mode).await, "mark policy file");
+    world.policy(HEAL).await;
+    std::fs::write(&path, HEAL).unwrap();
+    restarted.look(&world.pool, &world.wake).await;
+    world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;
+    PolicyFile::new(path).look(&world.pool, &world.wake).await;
+    assert_eq!(world.text(mode).await, "notify test");
+}
+
+#[tokio::test]
 async fn revisions_are_never_changed() {
     let world = World::new().await;
     world.policy(HEAL).await;

@@ -57,7 +57,7 @@ impl World {
 
     pub(crate) async fn policy(&self, yaml: &str) -> u64 {
         let policy = policy_file::check(yaml).unwrap();
-        policy_apply(&self.pool, yaml, &policy.digest, "test").await.unwrap().revision
+        policy_apply(&self.pool, yaml, &policy.digest, "test", "").await.unwrap().revision
     }
 
     pub(crate) async fn now(&self) -> Timestamp {
