@@ -116,8 +116,11 @@ pub struct Node {
     pub foreign_markers: Vec<String>,
     /// When the Node object was made, as the cluster says.
     pub created_at: Timestamp,
-    /// When this view was received; [`Timestamp::EPOCH`]: never seen.
+    /// The moment that this view describes, confirmed by every later state that does not speak of the node;
+    /// [`Timestamp::EPOCH`]: never seen.
     pub seen_at: Timestamp,
+    /// When a command of ours that writes to the node last moved; [`Timestamp::EPOCH`]: never, or the node bears no mark.
+    pub written_at: Timestamp,
     /// Its object was seen deleted. A failed read is never that.
     pub gone: bool,
 }

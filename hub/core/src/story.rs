@@ -123,6 +123,7 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
             foreign_markers: vec![],
             created_at: at(-86_400),
             seen_at: at(-2),
+            written_at: gpuheal_proto::time::Timestamp::EPOCH,
             gone: false,
         },
         faults,

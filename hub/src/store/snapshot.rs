@@ -188,6 +188,8 @@ async fn story(
         "SELECT n.node_name, n.boot_id, n.created_at, n.labels, n.gpus, n.gpus_capacity, n.gpus_allocatable, n.ready, n.unschedulable, \
          n.unschedulable_by, n.labelled, n.tainted, n.cordoned_by_us, n.mark_incident_id, n.plan_revision, n.plan_rev_issued, n.opted_out, \
          n.foreign_markers, n.state_as_of, n.gone_at, \
+         CASE WHEN n.labelled OR n.tainted OR n.cordoned_by_us THEN (SELECT max(m.state_at) FROM commands m \
+           WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.action <> 'notify') END AS written_at, \
          i.incident_id, i.level, i.manual, i.state, i.state_at, i.reason, i.decision_no, i.policy_revision, i.opened_at, i.approved_at, \
          i.approved_by, i.approved_decision_no, i.validated, \
          EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = $2) AS held, \
@@ -235,6 +237,7 @@ fn node_view(around: &Surroundings, uid: &NodeUid, row: NodeRow) -> Result<Node,
         created_at: from_db(row.created_at),
         // What a later state did not mention is as it was.
         seen_at: around.as_of.max(from_db(row.state_as_of)),
+        written_at: row.written_at.map_or(Timestamp::EPOCH, from_db),
         gone: row.gone_at.is_some(),
     })
 }

@@ -99,6 +99,17 @@ pub(super) fn orphan(snapshot: &Snapshot, now: Timestamp) -> Orphan {
     if snapshot.incident.is_some() || !mark_seen(snapshot) {
         return Orphan::None;
     }
-    let settled_at = node.seen_at.after(VIEW_LAG);
-    if node.plan_revision >= node.plan_rev_floor || now >= settled_at { Orphan::Found } else { Orphan::Unsure(settled_at) }
+    if node.plan_revision >= node.plan_rev_floor {
+        return Orphan::Found;
+    }
+    // Somebody may have deleted the annotation, or the view is one from before our last write: that lags by seconds, and in
+    // a cluster that is cut off by as long as it takes.
+    let settled_at = node.written_at.after(VIEW_LAG);
+    if now < settled_at {
+        Orphan::Unsure(settled_at)
+    } else if node.seen_at > node.written_at {
+        Orphan::Found
+    } else {
+        Orphan::Unsure(now.after(VIEW_LAG))
+    }
 }

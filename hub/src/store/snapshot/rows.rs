@@ -79,6 +79,7 @@ pub(super) struct NodeRow {
     pub(super) opted_out: bool,
     pub(super) foreign_markers: Vec<String>,
     pub(super) state_as_of: DateTime<Utc>,
+    pub(super) written_at: Option<DateTime<Utc>>,
     pub(super) gone_at: Option<DateTime<Utc>>,
 }
 
@@ -110,6 +111,7 @@ pub(super) fn never_shown(reference: NodeRef) -> Node {
         foreign_markers: Vec::new(),
         created_at: Timestamp::EPOCH,
         seen_at: Timestamp::EPOCH,
+        written_at: Timestamp::EPOCH,
         gone: false,
     }
 }

@@ -177,8 +177,9 @@ fn a_mark_without_an_incident_is_adopted_and_counted_as_out() {
     story.incident = None;
     story.commands.clear();
     story.node.plan_rev_floor = 2;
+    story.node.written_at = at(-10);
     let decision = decide(&story, &policy(Mode::Heal), now());
-    assert_eq!((decision.incident, decision.recheck_at), (None, Some(at(118))), "the view may be older than our own release");
+    assert_eq!((decision.incident, decision.recheck_at), (None, Some(at(110))), "the view may be older than our own release");
     story.node.plan_rev_floor = 1;
     let decision = decide(&story, &policy(Mode::Observe), now());
     assert_eq!((state(&decision), decision.budget), (IncidentState::Validating, BudgetOp::HoldFound));
@@ -186,6 +187,19 @@ fn a_mark_without_an_incident_is_adopted_and_counted_as_out() {
     let decision = decide(&story, &policy(Mode::Observe), now());
     let Step::Release { undo } = &decision.commands[0].steps[0] else { panic!() };
     assert_eq!(undo.fields.len(), 2, "label and taint as the cluster shows them");
+}
+
+#[test]
+fn a_mark_without_its_annotation_is_adopted_however_often_its_cluster_reports() {
+    let mut story = quarantined(vec![]);
+    story.incident = None;
+    story.commands.clear();
+    (story.node.plan_revision, story.node.plan_rev_floor, story.node.written_at) = (0, 2, at(-600));
+    story.node.seen_at = at(-1);
+    assert_eq!(state(&decide(&story, &policy(Mode::Heal), now())), IncidentState::Validating, "the view is of a second ago");
+    story.node.seen_at = at(-601);
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((decision.incident, decision.recheck_at), (None, Some(at(120))), "a cluster that is cut off shows what was");
 }
 
 #[test]
