@@ -114,6 +114,8 @@ pub struct Derive {
     pending: Mutex<Pending>,
     /// UIDs by name, to tell which part goes when a node does.
     uids: Mutex<BTreeMap<String, NodeUid>>,
+    /// When a webhook's body was last taken.
+    alerted_at: Mutex<Option<Timestamp>>,
 }
 
 impl Derive {
@@ -133,6 +135,7 @@ impl Derive {
             turn: tokio::sync::Mutex::new(()),
             pending: Mutex::default(),
             uids: Mutex::default(),
+            alerted_at: Mutex::default(),
         })
     }
 
@@ -151,6 +154,7 @@ impl Derive {
         Held::new(self.deps.cluster.clone()).take_alerts(&body, &lookup, &settings, now);
         let named = lookup.named();
         let outcome = self.take(&named, true, |held| held.take_alerts(&body, &lookup, &settings, now)).await?;
+        *self.alerted_at.lock().expect("no holder of this lock panics") = Some(now);
         let skipped = outcome.skips.iter().map(|(skip, count)| (skip.as_str(), *count)).collect();
         let refused = body.refused.iter().map(|refused| format!("{}: expected {}", refused.path, refused.expected)).collect();
         Ok(Taken { faults: outcome.faults.len(), repeats: outcome.repeats, skipped, refused, truncated: body.truncated_alerts })
@@ -160,6 +164,12 @@ impl Derive {
     #[must_use]
     pub fn gpus(&self, node: &NodeUid) -> Vec<v1::GpuRef> {
         self.held.lock().expect("no holder of this lock panics").gpus(node).iter().map(Into::into).collect()
+    }
+
+    /// When a webhook was last taken.
+    #[must_use]
+    pub fn alerted_at(&self) -> Option<Timestamp> {
+        *self.alerted_at.lock().expect("no holder of this lock panics")
     }
 
     /// How each source is.
@@ -219,6 +229,8 @@ impl Derive {
         self.deps.metrics.inc(metrics::JOURNAL_FAILED, &[("reason", reason)]);
         tracing::error!(%error, faults = outcome.faults.len(), "faults were not journaled, they will be found again");
         let mut held = self.held.lock().expect("no holder of this lock panics");
+        // What has no checkpoint, as all that time alone brings, is at least told anew.
+        held.untell(&outcome.faults);
         before.into_iter().for_each(|(uid, part)| held.roll_back(&uid, part));
         Err(error)
     }

@@ -5,6 +5,7 @@
 mod alert;
 mod auth;
 mod process;
+mod ready;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -28,6 +29,7 @@ use crate::{
     metrics::{self, Metrics},
     ports::Attachment,
     settings::Settings,
+    watch::Heard,
 };
 
 /// Everything that requests touch.
@@ -42,6 +44,10 @@ pub struct Deps {
     pub journal: watch::Receiver<Depth>,
     /// Has the cluster been listed?
     pub listed: watch::Receiver<bool>,
+    /// How old is the watches' news?
+    pub heard: Arc<Heard>,
+    /// Directory of the certificate, whose end is looked up at each question.
+    pub identity: PathBuf,
     /// Is the webhook switched off?
     pub settings: Arc<Settings>,
     /// Counters.
@@ -77,7 +83,7 @@ async fn healthz(State(deps): State<Arc<Deps>>) -> Response {
 
 /// Ready, or why not, in words.
 async fn readyz(State(deps): State<Arc<Deps>>) -> Response {
-    let reasons = deps.not_ready();
+    let reasons = ready::not_ready(&deps).await;
     if reasons.is_empty() {
         "ok\n".into_response()
     } else {
@@ -89,18 +95,19 @@ async fn render(State(deps): State<Arc<Deps>>) -> Response {
     let depth = *deps.journal.borrow();
     deps.metrics.set(metrics::QUEUE, &[], depth.unacked as f64);
     deps.metrics.set(metrics::JOURNAL_BYTES, &[], depth.bytes as f64);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], deps.metrics.render()).into_response()
-}
-
-impl Deps {
-    fn not_ready(&self) -> Vec<&'static str> {
-        let checks = [
-            (self.journal.borrow().broken, "journal is broken: it takes no faults until a restart"),
-            (!*self.listed.borrow(), "cluster is not listed yet: nodes and pods are unknown"),
-            (self.attachment.borrow().generation.is_none(), "hub does not answer: faults are journaled, nothing new is done"),
-        ];
-        checks.into_iter().filter_map(|(ill, why)| ill.then_some(why)).collect()
+    // One that was never heard is as old as can be told.
+    for (kind, age) in deps.heard.ages() {
+        deps.metrics.set(metrics::WATCH_AGE, &[("kind", kind)], age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
     }
+    let sources = deps.derive.sources();
+    for state in ["fresh", "stale", "broken"] {
+        let count = sources.iter().filter(|source| source.state == state).count();
+        deps.metrics.set(metrics::SOURCES, &[("state", state)], count as f64);
+    }
+    if let Ok(expiry) = ready::expiry(&deps).await {
+        deps.metrics.set(metrics::CERTIFICATE_ENDS, &[], expiry.unix_ms() as f64 / 1000.0);
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], deps.metrics.render()).into_response()
 }
 
 /// An error as JSON: what, and where.

@@ -6,13 +6,16 @@ mod spiffe;
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use gpuheal_proto::ids::{ClusterId, ParseIdError};
+use gpuheal_proto::{
+    ids::{ClusterId, ParseIdError},
+    time::Timestamp,
+};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-pub use spiffe::{SpiffeError, uri_of};
+pub use spiffe::{SpiffeError, expiry_of, uri_of};
 
 /// What the directory says.
 #[derive(Clone, Debug)]
@@ -43,6 +46,17 @@ impl Identity {
         let trust_domain = trust_domain.to_owned();
         let tls = client_config(&read("ca.crt")?, chain, key)?;
         Ok(Self { cluster, trust_domain, tls: Arc::new(tls), trust: read("trust.json")? })
+    }
+
+    /// Until when the certificate in the directory is good, as its file says now: a renewed one counts at once.
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds no certificate.
+    pub fn expiry(dir: &Path) -> Result<Timestamp, Error> {
+        let name = "tls.crt";
+        let pem = fs::read(dir.join(name)).map_err(|source| Error::Read { name, source })?;
+        let chain = certificates(&pem, name)?;
+        Ok(expiry_of(chain.first().ok_or(Error::Pem { name })?)?)
     }
 
     /// The URI that the hub's certificate must carry.

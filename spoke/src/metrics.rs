@@ -65,6 +65,9 @@ pub const ANNOTATION_FAILED: Family =
     counter("gpu_selfhealing_annotation_write_failures_total", "Writes of node annotations that failed.");
 /// Alerts by what became of them. Labels: outcome.
 pub const ALERTS: Family = counter("gpu_selfhealing_spoke_alerts_total", "Alerts received, by what became of them.");
+/// Alerts that could not be read in a body whose others were used.
+pub const ALERTS_MALFORMED: Family =
+    counter("gpu_selfhealing_spoke_alerts_malformed_total", "Alerts that could not be read inside a body that could.");
 /// Faults journaled. Labels: class.
 pub const FAULTS: Family = counter("gpu_selfhealing_spoke_faults_total", "Faults written to the journal, by class.");
 /// Scrapes by outcome. Labels: outcome.
@@ -96,6 +99,9 @@ pub const JOURNAL_FAILED: Family =
     counter("gpu_selfhealing_spoke_journal_failures_total", "Appends to the journal that failed, by reason.");
 /// Seconds since a watch said anything. Labels: kind.
 pub const WATCH_AGE: Family = gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
+/// When the certificate ends.
+pub const CERTIFICATE_ENDS: Family =
+    gauge("gpu_selfhealing_spoke_certificate_not_after_seconds", "Unix time at which this spoke's certificate ends.");
 /// Errors of a watch. Labels: kind.
 pub const WATCH_ERRORS: Family = counter("gpu_selfhealing_spoke_watch_errors_total", "Errors of watches.");
 /// Version of the detection settings in force.
@@ -121,10 +127,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// An empty registry.
+    /// A registry in which what has no label is there from the start: a rate over it misses nothing.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        Arc::default()
+        let metrics = Arc::<Self>::default();
+        for family in [EVICTED, ANNOTATION_FAILED, SIGNALS_REPEATED] {
+            metrics.add(family, &[], 0.0);
+        }
+        for family in [LEADER, QUEUE, ATTACHED, JOURNAL_BYTES, SETTINGS_VERSION] {
+            metrics.set(family, &[], 0.0);
+        }
+        metrics
     }
 
     /// Adds one.
@@ -190,7 +203,7 @@ impl Metrics {
             let _ = writeln!(out, "# HELP {} {}\n# TYPE {} {kind}", family.name, family.help, family.name);
             for (labels, series) in series.iter() {
                 let _ = match family.kind {
-                    Kind::Counter | Kind::Gauge => writeln!(out, "{}{labels} {}", family.name, series.value),
+                    Kind::Counter | Kind::Gauge => writeln!(out, "{}{labels} {}", family.name, number(series.value)),
                     Kind::Summary => {
                         let (name, sum, count) = (family.name, series.value, series.count);
                         writeln!(out, "{name}_sum{labels} {sum}\n{name}_count{labels} {count}")
@@ -200,6 +213,11 @@ impl Metrics {
         }
         out
     }
+}
+
+/// As the format spells it: infinity is `+Inf`.
+fn number(value: f64) -> String {
+    if value == f64::INFINITY { "+Inf".to_owned() } else { value.to_string() }
 }
 
 /// `{a="b",c="d"}`, escaped, or nothing.

@@ -1,5 +1,7 @@
 //! Where the spoke's parts meet: what link, elector, hand and derive say to each other, and nothing else. No logic.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use gpuheal_proto::{ids::FaultKey, link::v1};
 
@@ -77,6 +79,9 @@ pub struct Seen {
     pub trust_version: u64,
     /// Ids of HealActions without a final state, at most 4096.
     pub open_commands: Vec<String>,
+    /// Whether the cordon is ours, by UID of each node that has a standing undo record. Not for Hello: for the cluster's
+    /// state.
+    pub cordons: BTreeMap<String, bool>,
 }
 
 /// The cluster owner's ConfigMap as it was read; parsed by whoever needs a part of it.

@@ -1,10 +1,12 @@
 //! What the hub knows of this cluster: a snapshot after each attach, change of leadership or Resync, then what changed,
-//! gathered for at most 50 ms. Only the leader says it. A node leaves when its object was seen deleted; a read that
-//! failed removes nothing.
+//! gathered for at most 50 ms, and now and then that nothing did. Only the leader says it. A node leaves when its object
+//! was seen deleted; a read that failed removes nothing. Each message says of which moment it is, by the hub's clock:
+//! never later than the watch of nodes was heard.
 
 mod config;
 mod node;
 mod parts;
+mod sources;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,28 +16,45 @@ use std::{
 
 use gpuheal_proto::{ids::NodeUid, limits, link::v1};
 use k8s_openapi::api::core::v1::Node;
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use v1::cluster_state::Body;
 
 use crate::{
     ceiling::Flags,
-    clock,
+    clock::HubClock,
     derive::Derive,
     link::Wanted,
-    ports::{Attachment, Leadership, LocalConfig},
+    ports::{Attachment, Leadership, LocalConfig, Seen},
     settings::Settings,
-    watch::{Nodes, Touched},
+    watch::{Heard, Nodes, Touched},
 };
 
 pub use node::{is_gpu_node, node_state};
 
 /// How long changes are gathered: an eviction of eight pods is one message.
 const GATHER: Duration = Duration::from_millis(50);
-/// How often sources are looked at for a change.
-const SOURCES_EVERY: Duration = Duration::from_secs(5);
 /// Errors of the ConfigMap that are told.
 const ERRORS_MAX: usize = 32;
+
+/// How often something is done that no event asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cadence {
+    /// Sources are looked at for a change.
+    pub look: Duration,
+    /// A quiet cluster says that it is.
+    pub quiet: Duration,
+}
+
+impl Default for Cadence {
+    /// A look every 5 s; a word when there was none for 20 s, so that with the look before it no silence lasts 30 s.
+    fn default() -> Self {
+        Self { look: Duration::from_secs(5), quiet: Duration::from_secs(20) }
+    }
+}
 
 /// Everything that the state is made of and goes to.
 pub struct Deps {
@@ -57,6 +76,14 @@ pub struct Deps {
     pub attachment: watch::Receiver<Attachment>,
     /// From the link.
     pub wanted: watch::Receiver<Wanted>,
+    /// From the hand: whose the cordons are.
+    pub seen: watch::Receiver<Seen>,
+    /// How old the news of the watches is.
+    pub heard: Arc<Heard>,
+    /// By which each message says of which moment it is.
+    pub clock: Arc<HubClock>,
+    /// How often it speaks unasked.
+    pub cadence: Cadence,
     /// To the link, with the session's generation.
     pub out: mpsc::Sender<(u64, v1::ClusterState)>,
 }
@@ -75,6 +102,7 @@ struct Told {
     nodes: BTreeMap<String, v1::NodeState>,
     config: v1::ClusterConfig,
     sources: Vec<v1::SourceState>,
+    cordons: BTreeMap<String, bool>,
 }
 
 /// Tells until cancelled.
@@ -83,23 +111,32 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut seq = 0;
     let mut audience = None;
     let mut told = Told::default();
-    let mut ticks = tokio::time::interval(SOURCES_EVERY);
+    let mut ticks = tokio::time::interval(deps.cadence.look);
+    let mut said = Instant::now();
     loop {
         let now = deps.audience();
-        let bodies = match now {
+        let as_of = deps.heard.nodes_as_of(&deps.clock);
+        let bodies = match now.zip(as_of) {
             None => Vec::new(),
-            Some(_) if now != audience => {
+            Some((now, _)) if Some(now) != audience => {
                 let _ = deps.touched.take();
                 told = deps.all();
                 parts::snapshot(&told.nodes, &told.config, &told.sources)
             }
-            Some(_) => deps.changed(&mut told).map(parts::delta).unwrap_or_default(),
+            Some(_) => match deps.changed(&mut told) {
+                Some(delta) => parts::delta(delta),
+                // Nothing happened, and somebody looked: what the hub waits for in vain it can then give back.
+                None if said.elapsed() >= deps.cadence.quiet && deps.heard.fresh() => vec![Body::Delta(v1::StateDelta::default())],
+                None => Vec::new(),
+            },
         };
-        audience = now;
+        // Without a time nothing was told: the snapshot is still to come.
+        audience = now.filter(|_| as_of.is_some());
         for body in bodies {
             seq += 1;
-            let Some(Audience { generation, lease_transitions, .. }) = now else { break };
-            let state = v1::ClusterState { lease_transitions, seq, as_of_unix_ms: clock::wall().unix_ms(), body: Some(body) };
+            said = Instant::now();
+            let Some((Audience { generation, lease_transitions, .. }, as_of)) = now.zip(as_of) else { break };
+            let state = v1::ClusterState { lease_transitions, seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
             if deps.out.send((generation, state)).await.is_err() {
                 return;
             }
@@ -111,6 +148,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             Ok(()) = deps.leadership.changed() => {}
             Ok(()) = deps.attachment.changed() => {}
             Ok(()) = deps.wanted.changed() => {}
+            Ok(()) = deps.seen.changed() => {}
             _ = ticks.tick() => {}
         }
     }
@@ -133,15 +171,16 @@ impl Deps {
             }
         }
         let labels = self.settings.node_labels();
+        let cordons = self.seen.borrow().cordons.clone();
         for object in self.nodes.nodes() {
             let name = object.metadata.name.clone().unwrap_or_default();
             let gpus = self.gpus(&object);
             if !gpus.is_empty() || is_gpu_node(&object) {
                 let pods = pods.remove(&name).unwrap_or_default();
-                nodes.insert(name, node_state(&object, &pods, gpus, &labels));
+                nodes.insert(name, node_state(&object, &pods, gpus, &labels, ours(&cordons, &object)));
             }
         }
-        Told { nodes, config: self.cluster_config(), sources: self.derive.sources() }
+        Told { nodes, config: self.cluster_config(), sources: self.sources(), cordons }
     }
 
     /// What is not as it was told; and takes it as told.
@@ -149,7 +188,14 @@ impl Deps {
         let mut delta = v1::StateDelta::default();
         let labels = self.settings.node_labels();
         let mut gone = BTreeSet::new();
-        for name in self.touched.take() {
+        let mut names = self.touched.take();
+        let cordons = self.seen.borrow().cordons.clone();
+        if cordons != told.cordons {
+            let moved = |node: &v1::NodeState| cordons.get(&node.uid) != told.cordons.get(&node.uid);
+            names.extend(told.nodes.values().filter(|node| moved(node)).map(|node| node.name.clone()));
+            told.cordons.clone_from(&cordons);
+        }
+        for name in names {
             let Some(object) = self.nodes.node(&name) else {
                 gone.extend(told.nodes.remove(&name).map(|node| node.uid));
                 continue;
@@ -159,7 +205,7 @@ impl Deps {
             if gpus.is_empty() && !is_gpu_node(&object) && !told.nodes.contains_key(&name) {
                 continue;
             }
-            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &labels);
+            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &labels, ours(&cordons, &object));
             let before = told.nodes.insert(name, state.clone());
             // Another machine under the same name: the old one is gone.
             gone.extend(before.as_ref().filter(|before| before.uid != state.uid).map(|before| before.uid.clone()));
@@ -173,7 +219,7 @@ impl Deps {
             told.config.clone_from(&config);
             delta.config = Some(config);
         }
-        let sources = self.derive.sources();
+        let sources = self.sources();
         delta.sources = sources_changed(&told.sources, &sources);
         if !delta.sources.is_empty() {
             told.sources = sources;
@@ -186,6 +232,14 @@ impl Deps {
         uid.map(|uid| self.derive.gpus(&uid)).unwrap_or_default()
     }
 
+    /// Exporters, then what is not a node's: alerts and our own watches.
+    fn sources(&self) -> Vec<v1::SourceState> {
+        let mut all = self.derive.sources();
+        all.push(sources::alertmanager(self.derive.alerted_at(), self.settings.detect().webhook_off));
+        all.extend(sources::watches(&self.heard.ages(), self.clock.now().map(|(now, _)| now)));
+        all
+    }
+
     fn cluster_config(&self) -> v1::ClusterConfig {
         let local = self.config.borrow().clone().unwrap_or_default();
         let errors = match gpuheal_spoke_core::ceiling::parse(&local.yaml) {
@@ -196,6 +250,10 @@ impl Deps {
         let fits = yaml.len() <= limits::ENVELOPE_BYTES_MAX;
         v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { yaml } else { String::new() }, errors }
     }
+}
+
+fn ours(cordons: &BTreeMap<String, bool>, node: &Node) -> Option<bool> {
+    cordons.get(node.metadata.uid.as_deref()?).copied()
 }
 
 /// Sources whose state or reason changed. That one was seen again is not worth a message.

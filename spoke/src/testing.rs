@@ -17,7 +17,7 @@ use crate::{
     metrics::Metrics,
     ports::{Attachment, Leadership},
     settings::Settings,
-    watch::{Listed, Nodes, Touched},
+    watch::{self as cluster, Heard, Listed, Nodes, Touched},
 };
 
 /// A cluster, filled by hand.
@@ -31,6 +31,7 @@ pub(crate) struct TestCluster {
     pub(crate) settings: Arc<Settings>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) touched: Arc<Touched>,
+    pub(crate) heard: Arc<Heard>,
     pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) attachment: watch::Sender<Attachment>,
     pub(crate) evidence: mpsc::Receiver<v1::EvidenceBatch>,
@@ -55,6 +56,10 @@ impl TestCluster {
         let (attachment, attached) = watch::channel(Attachment { generation: Some(7), ..Attachment::default() });
         let (evidence_tx, evidence) = mpsc::channel(16);
         let (journal, held) = Journal::open(dir.path(), limits).expect("a new journal");
+        let heard = Heard::new();
+        for kind in [cluster::NODES, cluster::GPU_PODS] {
+            heard.note(kind, crate::clock::boottime());
+        }
         let (settings, metrics, touched) = (Settings::new(), Metrics::new(), Touched::new());
         let (listed_tx, listed) = watch::channel(Listed { nodes: true, pods: true });
         let nodes = Nodes::new(nodes, pods, changes, listed);
@@ -81,6 +86,7 @@ impl TestCluster {
             settings,
             metrics,
             touched,
+            heard,
             leadership,
             attachment,
             evidence,

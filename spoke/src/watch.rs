@@ -3,6 +3,7 @@
 //! news is: silence of a watch is not news that nothing happened.
 
 mod follow;
+mod heard;
 mod touched;
 mod trim;
 
@@ -22,11 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{metrics::Metrics, ports::LocalConfig};
 
+pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
 pub use touched::Touched;
 pub use trim::{UNSCHEDULABLE_FIELD, gpu_count, holds_gpu};
-
-/// Longest that one watch request stays open: a connection that died without a word is noticed soon after.
-const WATCH_TIMEOUT_S: u32 = 120;
 
 /// Nodes, and those pods that hold or ask for GPUs, trimmed to what is used. Cheap to clone.
 /// Kept of a node: name, UID, resourceVersion, creation, labels, annotations, taints, unschedulable and its field
@@ -129,6 +128,8 @@ pub struct Views {
     pub exporter_changes: watch::Receiver<u64>,
     /// The owner's ConfigMap; nothing until it was read once.
     pub config: watch::Receiver<Option<LocalConfig>>,
+    /// How old the news of each watch is.
+    pub heard: Arc<Heard>,
 }
 
 /// Starts the watches. Each `touched` gets the names of nodes that changed.
@@ -145,63 +146,86 @@ pub fn spawn(
     let (config_tx, config_rx) = watch::channel(None);
     let (listed_tx, listed) = watch::channel(Listed::default());
     let touched: Arc<[Arc<Touched>]> = touched.into();
-    let base = |resync| follow::Follow { resync, metrics: Arc::clone(metrics), cancel: cancel.clone() };
-    let watching = || watcher::Config::default().timeout(WATCH_TIMEOUT_S);
+    let heard = Heard::new();
+    let shared = follow::Shared { metrics: Arc::clone(metrics), heard: Arc::clone(&heard), cancel: cancel.clone() };
+    let resync = config.resync;
 
     let (nodes, writer) = reflector::store();
     let (bump, names, done) = (changed.clone(), Arc::clone(&touched), listed_tx.clone());
-    tokio::spawn(base(config.resync).run("node", Api::<Node>::all(client.clone()), watching(), writer, trim::node, move |event| {
-        let name = |node: &Node| node.metadata.name.clone();
-        touched::tell(&names, event, name);
-        if matches!(event, watcher::Event::InitDone) {
-            done.send_modify(|listed| listed.nodes = true);
-        }
-        bump.send_modify(|n| *n += 1);
-    }));
+    let follow = follow::Follow {
+        kind: heard::NODES,
+        api: Api::<Node>::all(client.clone()),
+        labels: None,
+        fields: None,
+        writer,
+        trim: trim::node,
+        seen: Box::new(move |event| {
+            touched::tell(&names, event, |node| node.metadata.name.clone());
+            if matches!(event, watcher::Event::InitDone) {
+                done.send_modify(|listed| listed.nodes = true);
+            }
+            bump.send_modify(|n| *n += 1);
+        }),
+        resync,
+        shared: shared.clone(),
+    };
+    tokio::spawn(follow.run());
 
     let (pods, writer) = reflector::store();
     let (bump, names) = (changed, touched);
-    tokio::spawn(base(config.resync).run(
-        "gpu pod",
-        Api::<Pod>::all(client.clone()),
-        watching(),
+    let follow = follow::Follow {
+        kind: heard::GPU_PODS,
+        api: Api::<Pod>::all(client.clone()),
+        labels: None,
+        fields: None,
         writer,
-        trim::gpu_pod,
-        move |event| {
-            let name = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-            touched::tell(&names, event, name);
+        trim: trim::gpu_pod,
+        seen: Box::new(move |event| {
+            touched::tell(&names, event, |pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()));
             if matches!(event, watcher::Event::InitDone) {
                 listed_tx.send_modify(|listed| listed.pods = true);
             }
             bump.send_modify(|n| *n += 1);
-        },
-    ));
+        }),
+        resync,
+        shared: shared.clone(),
+    };
+    tokio::spawn(follow.run());
 
     let (exporters, writer) = reflector::store();
-    let selected = watching().labels(&config.exporter_selector);
-    let api = Api::<Pod>::all(client.clone());
-    tokio::spawn(base(config.resync).run("exporter pod", api, selected, writer, trim::exporter_pod, move |_| {
-        exporter_changed.send_modify(|n| *n += 1);
-    }));
+    let follow = follow::Follow {
+        kind: "exporter pod",
+        api: Api::<Pod>::all(client.clone()),
+        labels: Some(config.exporter_selector.clone()),
+        fields: None,
+        writer,
+        trim: trim::exporter_pod,
+        seen: Box::new(move |_| exporter_changed.send_modify(|n| *n += 1)),
+        resync,
+        shared: shared.clone(),
+    };
+    tokio::spawn(follow.run());
 
     let (config_map, writer) = reflector::store::<ConfigMap>();
-    let named = watching().fields(&format!("metadata.name={CONFIG_MAP}"));
-    let api = Api::<ConfigMap>::namespaced(client.clone(), &config.namespace);
     let done = |event: &watcher::Event<ConfigMap>| !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-    tokio::spawn(base(config.resync).run(
-        "config map",
-        api,
-        named,
+    let follow = follow::Follow {
+        kind: "config map",
+        api: Api::<ConfigMap>::namespaced(client.clone(), &config.namespace),
+        labels: None,
+        fields: Some(format!("metadata.name={CONFIG_MAP}")),
         writer,
-        |_| true,
-        move |event| {
+        trim: |_| true,
+        seen: Box::new(move |event| {
             if done(event) {
                 let read = local_config(config_map.state().first().map(Arc::as_ref));
                 config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
             }
-        },
-    ));
-    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, config: config_rx }
+        }),
+        resync,
+        shared,
+    };
+    tokio::spawn(follow.run());
+    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, config: config_rx, heard }
 }
 
 fn local_config(map: Option<&ConfigMap>) -> LocalConfig {

@@ -136,6 +136,10 @@ impl Parts {
             leadership: leadership.clone(),
             attachment: attachment.clone(),
             wanted,
+            seen: seen.clone(),
+            heard: Arc::clone(&views.heard),
+            clock: Arc::clone(&clock),
+            cadence: state::Cadence::default(),
             out: states_tx,
         };
         sources.spawn("state", state::run(telling, sources.cancel.clone()));
@@ -145,6 +149,8 @@ impl Parts {
             attachment: attachment.clone(),
             journal: journal.depth(),
             listed,
+            heard: Arc::clone(&views.heard),
+            identity: run.identity.clone(),
             settings: Arc::clone(&settings),
             metrics: Arc::clone(&metrics),
             token_file: run.webhook_token_file.clone(),

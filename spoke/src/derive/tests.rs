@@ -119,3 +119,25 @@ async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_aske
     forgotten.await.unwrap();
     cancel.cancel();
 }
+
+#[tokio::test]
+async fn what_time_alone_found_and_the_journal_refused_is_found_again() {
+    let limits = crate::journal::Limits { bytes_max: 64 << 10, ..crate::journal::Limits::default() };
+    let mut cluster = TestCluster::with_journal(tempfile::tempdir().unwrap(), limits).await;
+    cluster.node("n1", &json!({}));
+    let now = Timestamp::from_unix_ms(1_800_000_000_000);
+    cluster.derive.page(&target(), Err(&crate::scrape::Failure::Timeout), now).await;
+    // Until the journal takes no more: what is left is less than the smallest record needs.
+    for size in [16 << 10, 4 << 10, 1 << 10, 256, 64, 8] {
+        for _ in 0..16 {
+            let _ = cluster.journal.append(&[], vec![("filler".into(), vec![b'x'; size].into())]).await;
+        }
+    }
+    let settings = cluster.settings.detect();
+    let much_later = now.after(Duration::from_secs(86_400));
+    for _ in 0..2 {
+        let error = cluster.derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, much_later)).await.unwrap_err();
+        assert!(matches!(error, journal::Error::Full { .. }), "{error}: a silent exporter is a fault, and found each time");
+    }
+    assert!(cluster.journaled().await.is_empty());
+}

@@ -169,6 +169,7 @@ impl HandLoop {
             cmd_seq: all.iter().map(|action| action.spec.command_seq).max().unwrap_or(0),
             trust_version: self.ctx.deps.trust.version.max(fence.trust_version),
             open_commands: open.take(OPEN_MAX).collect(),
+            cordons: self.ctx.records.cordons(),
         };
         self.ctx.deps.seen.send_if_modified(|old| {
             let changed = *old != seen;

@@ -1,10 +1,10 @@
 //! Writing HealActions: created once, status by compare-and-swap, finalizer taken off once the hub has the outcome,
 //! deleted a day after they have run out.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_proto::{
-    command::{CommandState, Undo},
+    command::{CommandState, Undo, UndoKind},
     kubernetes::{FIELD_MANAGER, FINALIZER},
     time::{Timestamp, parse_rfc3339},
 };
@@ -143,6 +143,29 @@ impl Records {
         marks.max_by_key(|action| action.spec.plan_revision).map(|action| healaction::undo_of(action)).unwrap_or_default()
     }
 
+    /// Whether the cordon of each node that carries a mark of ours is ours: what the standing records say, merged as an
+    /// undo would be.
+    pub(super) fn cordons(&self) -> BTreeMap<String, bool> {
+        let all = self.actions.all();
+        let mut released: BTreeMap<&str, u64> = BTreeMap::new();
+        for action in &all {
+            if action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded {
+                let known = released.entry(&action.spec.node_uid).or_default();
+                *known = (*known).max(action.spec.plan_revision);
+            }
+        }
+        let mut latest: BTreeMap<&str, &HealAction> = BTreeMap::new();
+        for action in all.iter().filter(|action| marked_node(action)) {
+            let node = action.spec.node_uid.as_str();
+            let stands = released.get(node).is_none_or(|released| action.spec.plan_revision > *released);
+            let newer = latest.get(node).is_none_or(|known| action.spec.plan_revision > known.spec.plan_revision);
+            if stands && newer {
+                latest.insert(node, action);
+            }
+        }
+        latest.into_iter().map(|(node, action)| (node.to_owned(), cordons(&healaction::undo_of(action)))).collect()
+    }
+
     async fn drop_finalizer(&self, action: &HealAction) {
         let kept: Vec<_> = action.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
         let patch = json!({"metadata": {"finalizers": kept, "resourceVersion": action.metadata.resource_version}});
@@ -177,10 +200,60 @@ fn runs_out(action: &HealAction) -> Option<Timestamp> {
     parse_rfc3339(&action.spec.expires).ok().or_else(made)
 }
 
+/// Whether a release by this record takes a cordon off: one that was there before is somebody else's and stays.
+fn cordons(undo: &Undo) -> bool {
+    undo.fields.iter().any(|field| field.kind == UndoKind::Unschedulable && field.before != "true" && field.after == "true")
+}
+
 /// It has changed its node: its undo record is needed until the release.
 fn marked_node(action: &HealAction) -> bool {
     let done = |step: &healaction::StepRecord| step.name == "mark" && step.state == "done";
     let unclear = matches!(healaction::state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
     let has_undo = !healaction::undo_of(action).fields.is_empty();
     has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_proto::command::UndoField;
+
+    use super::*;
+    use crate::healaction::{StepRecord, UndoEntry};
+
+    fn mark(id: &str, node: &str, plan_revision: u64, before: &str) -> HealAction {
+        let field = UndoField {
+            kind: UndoKind::Unschedulable,
+            key: String::new(),
+            before: before.into(),
+            after: "true".into(),
+            resource_version: "5".into(),
+        };
+        let spec = HealActionSpec { node_uid: node.into(), action: "evict".into(), plan_revision, ..HealActionSpec::default() };
+        let mut action = HealAction::named(id, "ns", spec);
+        action.status = Some(HealActionStatus {
+            state: "SUCCEEDED".into(),
+            undo: vec![UndoEntry::from(&field)],
+            steps: vec![StepRecord { name: "mark".into(), state: "done".into(), ..StepRecord::default() }],
+            ..HealActionStatus::default()
+        });
+        action
+    }
+
+    #[tokio::test]
+    async fn a_cordon_is_ours_by_the_latest_record_that_stands_and_not_after_its_release() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let actions = Arc::new(Actions::default());
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let kube = Kube::new(kube::Client::try_from(config).unwrap());
+        let records = Records::new(kube, "ns".to_owned(), Arc::clone(&actions));
+        actions.put(mark("a", "u1", 3, ""));
+        actions.put(mark("b", "u2", 3, "true"));
+        actions.put(mark("c", "u3", 3, ""));
+        let mut release = mark("d", "u3", 4, "");
+        release.spec.action = "release".into();
+        release.status.as_mut().unwrap().undo.clear();
+        actions.put(release);
+        let told: Vec<_> = records.cordons().into_iter().collect();
+        assert_eq!(told, [("u1".to_owned(), true), ("u2".to_owned(), false)]);
+    }
 }

@@ -16,6 +16,7 @@ struct Server {
     client: reqwest::Client,
     listed: watch::Sender<bool>,
     cancel: CancellationToken,
+    identity: tempfile::TempDir,
     _token: tempfile::NamedTempFile,
 }
 
@@ -25,18 +26,36 @@ impl Drop for Server {
     }
 }
 
+/// Puts a certificate there that ends with that year's first second.
+fn certificate(dir: &std::path::Path, year: i32) {
+    let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2000, 1, 1), rcgen::date_time_ymd(year, 1, 1));
+    let key = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(dir.join("tls.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+}
+
+/// A directory with a certificate that ends with that year's first second.
+fn identity(year: i32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    certificate(dir.path(), year);
+    dir
+}
+
 async fn server_over(mut cluster: TestCluster) -> Server {
     cluster.node("n1", &json!({}));
     let mut token = tempfile::NamedTempFile::new().unwrap();
     writeln!(token, "{TOKEN}").unwrap();
     let (asks_tx, asks) = mpsc::channel(4);
     let (listed, listing) = watch::channel(true);
+    let identity = identity(2100);
     let deps = Deps {
         derive: Arc::clone(&cluster.derive),
         asks: asks_tx,
         attachment: cluster.attachment.subscribe(),
         journal: cluster.journal.depth(),
         listed: listing,
+        heard: Arc::clone(&cluster.heard),
+        identity: identity.path().to_owned(),
         settings: Arc::clone(&cluster.settings),
         metrics: Arc::clone(&cluster.metrics),
         token_file: Some(token.path().to_owned()),
@@ -47,7 +66,7 @@ async fn server_over(mut cluster: TestCluster) -> Server {
     tokio::spawn(serve(listener, deps, cancel.clone()));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Server { base, cluster, asks, client, listed, cancel, _token: token }
+    Server { base, cluster, asks, client, listed, cancel, identity, _token: token }
 }
 
 async fn server() -> Server {
@@ -133,15 +152,28 @@ async fn resolved_alerts_and_unknown_nodes_start_nothing_and_say_so() {
 
 #[tokio::test]
 async fn an_alert_that_cannot_be_kept_is_answered_503_and_found_again_when_it_comes_again() {
-    let limits = Limits { bytes_max: 2 << 10, segment_bytes: 1 << 20, ..Limits::default() };
+    let limits = Limits { bytes_max: 64 << 10, segment_bytes: 8 << 10, ..Limits::default() };
     let server = server_over(TestCluster::with_journal(tempfile::tempdir().unwrap(), limits).await).await;
-    server.cluster.journal.append(&[], vec![("filler".into(), bytes::Bytes::from(vec![b'x'; 1900]))]).await.unwrap();
-    for _ in 0..2 {
-        let (status, body) = server.alert(firing("n1", 1)).await;
-        assert_eq!(status, 503, "{body}");
-        assert!(body["error"].as_str().unwrap().contains("full"), "{body}");
-    }
-    assert!(server.cluster.journaled().await.is_empty());
+    let alert = |xid: usize| firing("n1", 1).replace("\"79\"", &format!("\"{xid}\""));
+    let mut taken = 0;
+    let refused = loop {
+        assert!(taken < 500, "the journal never fills");
+        let (status, body) = server.alert(alert(taken)).await;
+        if status != 200 {
+            break (status, body);
+        }
+        taken += 1;
+    };
+    assert_eq!(refused.0, 503, "{refused:?}");
+    assert!(refused.1["error"].as_str().unwrap().contains("full"), "{refused:?}");
+    assert_eq!(server.alert(alert(taken)).await.0, 503, "still full, and not taken for one that is known");
+    assert_eq!(server.cluster.metrics.get(metrics::JOURNAL_FAILED, &[("reason", "full")]), Some(2.0));
+    // The hub has acked what was there: room again.
+    let head = server.cluster.journal.head().borrow().clone();
+    assert_eq!(head.next_seq, taken as u64 + 1);
+    server.cluster.journal.acked(head.stream, head.next_seq - 1).await;
+    let (status, body) = server.alert(alert(taken)).await;
+    assert_eq!((status, &body["faults"]), (200, &json!(1)), "{body}");
 }
 
 #[tokio::test]
@@ -192,6 +224,72 @@ async fn readiness_says_in_words_what_is_missing_and_liveness_does_not_depend_on
     assert_eq!(status, 503);
     assert!(why.contains("hub does not answer") && why.contains("not listed"), "{why}");
     assert_eq!(server.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn readiness_is_red_once_the_certificate_has_expired_and_green_again_with_a_new_one() {
+    let server = server().await;
+    certificate(server.identity.path(), 2001);
+    let (status, why) = server.get("/readyz").await;
+    assert_eq!(status, 503);
+    assert!(why.contains("certificate expired at 2001-01-01T00:00:00"), "{why}");
+    certificate(server.identity.path(), 2100);
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
+    std::fs::remove_file(server.identity.path().join("tls.crt")).unwrap();
+    let (status, why) = server.get("/readyz").await;
+    assert!(status == 503 && why.contains("tls.crt cannot be read"), "{why}");
+}
+
+#[tokio::test]
+async fn a_spoke_whose_watches_are_stale_is_not_ready_and_says_which() {
+    let server = server().await;
+    server.cluster.heard.forget(crate::watch::GPU_PODS);
+    let (status, why) = server.get("/readyz").await;
+    assert_eq!((status, why.as_str()), (503, "watch of gpu pods has not been heard yet\n"));
+    assert_eq!(server.get("/healthz").await.0, 200);
+}
+
+/// Every sample of a page by name and labels; the page must be without a bad line.
+fn samples(page: &str) -> std::collections::BTreeMap<String, f64> {
+    let mut rows = gpuheal_spoke_core::scrape::exposition::rows(page.as_bytes()).unwrap();
+    let samples = rows.by_ref().map(|row| (format!("{}{{{}}}", row.name, row.labels.raw()), row.value)).collect();
+    assert_eq!(rows.bad().total(), 0, "{:?} in {page}", rows.bad().first());
+    samples
+}
+
+#[tokio::test]
+async fn the_metrics_that_people_query_are_there_by_name_with_what_was_done() {
+    let server = server().await;
+    let names = ["evict_pods_total", "leader_active", "queue_depth", "annotation_write_failures_total"];
+    let before = samples(&server.get("/metrics").await.1);
+    for name in names {
+        assert_eq!(before.get(&format!("gpu_selfhealing_{name}{{}}")), Some(&0.0), "{name} is there before anything is done");
+    }
+    let metrics = &server.cluster.metrics;
+    metrics.inc(metrics::PROCESSED, &[("node", "n1"), ("action", "evict")]);
+    metrics.inc(metrics::SKIPPED, &[("node", "n2"), ("reason", "cooldown")]);
+    metrics.add(metrics::EVICTED, &[], 3.0);
+    metrics.set(metrics::LEADER, &[], 1.0);
+    metrics.inc(metrics::ANNOTATION_FAILED, &[]);
+    server.alert(firing("n1", 1)).await;
+    let page = server.get("/metrics").await.1;
+    let after = samples(&page);
+    for (series, value) in [
+        ("gpu_selfhealing_processed_total{node=\"n1\",action=\"evict\"}", 1.0),
+        ("gpu_selfhealing_processed_skipped{node=\"n2\",reason=\"cooldown\"}", 1.0),
+        ("gpu_selfhealing_evict_pods_total{}", 3.0),
+        ("gpu_selfhealing_leader_active{}", 1.0),
+        ("gpu_selfhealing_queue_depth{}", 1.0),
+        ("gpu_selfhealing_annotation_write_failures_total{}", 1.0),
+        ("gpu_selfhealing_spoke_alerts_total{outcome=\"accepted\"}", 1.0),
+        ("gpu_selfhealing_spoke_sources{state=\"fresh\"}", 0.0),
+        ("gpu_selfhealing_spoke_certificate_not_after_seconds{}", 4_102_444_800.0),
+    ] {
+        assert_eq!(after.get(series), Some(&value), "{series} in {page}");
+    }
+    let ages: Vec<_> = after.iter().filter(|(series, _)| series.contains("watch_age_seconds")).collect();
+    assert_eq!(ages.len(), 2, "{ages:?}");
+    assert!(ages.iter().all(|(_, age)| **age < 60.0), "{ages:?}");
 }
 
 #[tokio::test]

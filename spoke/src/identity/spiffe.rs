@@ -1,5 +1,6 @@
-//! The one URI of a certificate. Called only on certificates whose chain has been verified: webpki knows no URI names.
+//! The one URI of a certificate, and its end. Called only on certificates whose chain has been verified: webpki knows no URI names.
 
+use gpuheal_proto::time::Timestamp;
 use rustls::pki_types::CertificateDer;
 use x509_parser::{extensions::GeneralName, prelude::FromDer as _};
 
@@ -17,6 +18,15 @@ pub fn uri_of(certificate: &CertificateDer<'_>) -> Result<String, SpiffeError> {
         [uri] => Ok(uri.to_owned()),
         _ => Err(SpiffeError::Count { count: uris.len() }),
     }
+}
+
+/// The last moment at which the certificate is good.
+///
+/// # Errors
+/// When it does not parse.
+pub fn expiry_of(certificate: &CertificateDer<'_>) -> Result<Timestamp, SpiffeError> {
+    let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).map_err(|_| SpiffeError::Malformed)?;
+    Ok(Timestamp::from_unix_ms(parsed.validity().not_after.timestamp().saturating_mul(1000)))
 }
 
 /// Why a certificate carries no SPIFFE id.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use gpuheal_proto::{
-    ids::StreamId,
+    ids::{NodeName, StreamId},
     limits,
     link::v1::{self, attach_request::Message as Up, attach_response::Message},
 };
@@ -142,16 +142,21 @@ impl Inbound<'_> {
 
     fn verdict(&self, verdict: &v1::Verdict) {
         tracing::info!(node.name = %verdict.node, fault.id = %verdict.fault_key, outcome = %verdict.outcome, reason = %verdict.reason, "hub's verdict");
-        // What was acted on is counted by the hand when it is done; a word is a label, a sentence is none.
-        let word = |b: u8| b.is_ascii_lowercase() || b == b'_' || b == b'-';
-        let is_word = (1..=32).contains(&verdict.outcome.len()) && verdict.outcome.bytes().all(word);
-        if is_word && verdict.outcome != "acted" {
-            let labels = [("node", verdict.node.as_str()), ("reason", verdict.outcome.as_str())];
-            self.deps.metrics.inc(metrics::SKIPPED, &labels);
+        if let (Ok(node), Some(reason)) = (NodeName::parse(&verdict.node), skip_reason(&verdict.outcome)) {
+            self.deps.metrics.inc(metrics::SKIPPED, &[("node", node.as_str()), ("reason", &reason)]);
         }
     }
 
     fn answer(&self, message: Up) -> Result<(), Error> {
         self.control.try_send(message).map_err(|_| Error::LaneFull { lane: "control" })
     }
+}
+
+/// The outcome as a label: one word in one spelling, since a sentence in a label is a series each. What was acted on is no
+/// skip: the hand counts it when it is done.
+fn skip_reason(outcome: &str) -> Option<String> {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    let is_word = (1..=32).contains(&outcome.len()) && outcome.bytes().all(word);
+    let reason = if is_word { outcome.to_ascii_lowercase() } else { "other".to_owned() };
+    (reason != "acted").then_some(reason)
 }

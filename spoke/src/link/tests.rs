@@ -61,8 +61,26 @@ impl Drop for Spoke {
 }
 
 fn spoke(url: &str, identity: &std::path::Path) -> Spoke {
-    let dir = tempfile::tempdir().unwrap();
+    spoke_in(url, identity, tempfile::tempdir().unwrap())
+}
+
+fn spoke_in(url: &str, identity: &std::path::Path, dir: tempfile::TempDir) -> Spoke {
     let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+    spoke_with(url, identity, dir, journal)
+}
+
+/// A spoke over a journal that is there already, once the one before has let go of it.
+async fn spoke_over(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, limits: journal::Limits) -> Spoke {
+    let journal = loop {
+        match Journal::open(dir.path(), limits) {
+            Err(journal::Error::InUse) => tokio::time::sleep(Duration::from_millis(2)).await,
+            opened => break opened.unwrap().0,
+        }
+    };
+    spoke_with(url, identity, dir, journal)
+}
+
+fn spoke_with(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, journal: Journal) -> Spoke {
     let (leadership, leading) = watch::channel(Leadership::Standby);
     let (seen_tx, seen) = watch::channel(Seen::default());
     let (down_tx, down) = mpsc::channel(1);
@@ -261,6 +279,72 @@ async fn state_made_for_an_earlier_session_is_not_sent() {
     spoke.states.send((7, state(2))).await.unwrap();
     let next = session.next().await;
     assert!(matches!(&next, Up::ClusterState(state) if state.seq == 2), "{next:?}");
+}
+
+#[tokio::test]
+async fn a_verdict_is_counted_as_skipped_by_its_outcome_unless_it_was_acted_on() {
+    let (_hub, spoke, session) = attached().await;
+    let verdict = |node: &str, outcome: &str| {
+        let (node, outcome) = (node.to_owned(), outcome.to_owned());
+        Answer::Verdict(v1::Verdict { node, fault_key: "k".into(), outcome, reason: "29 of 900 s have passed".into() })
+    };
+    for (node, outcome) in
+        [("n1", "acted"), ("n1", "cooldown"), ("n1", "cooldown"), ("n2", "OVER_BUDGET"), ("n2", "two words"), ("", "x")]
+    {
+        session.send(verdict(node, outcome)).await;
+    }
+    let skipped = |node: &str, reason: &str| spoke.metrics.get(metrics::SKIPPED, &[("node", node), ("reason", reason)]);
+    soon(async {
+        while skipped("n2", "other").is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!((skipped("n1", "acted"), skipped("n1", "cooldown")), (None, Some(2.0)));
+    assert_eq!(skipped("n2", "over_budget"), Some(1.0), "one spelling");
+    assert_eq!(skipped("n2", "two words"), None, "a sentence is no label");
+    assert_eq!(skipped("", "x"), None, "what names no node has no series");
+}
+
+#[tokio::test]
+async fn what_the_journal_has_lost_is_told_as_a_gap_and_its_ack_lets_the_stream_go_on() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let dir = tempfile::tempdir().unwrap();
+    // Three records in segments of their own, closed cleanly; then the first one is lost from the disk.
+    let small = journal::Limits { segment_bytes: 1, ..journal::Limits::default() };
+    {
+        let (journal, _) = Journal::open(dir.path(), small).unwrap();
+        for code in ["1", "2", "3"] {
+            journal.append(&[fault(code)], vec![]).await.unwrap();
+        }
+        journal.close().await.unwrap();
+    }
+    let mut segments: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    segments.sort();
+    let damaged = segments.iter().find(|path| std::fs::read(path).unwrap().len() > 150).unwrap();
+    let mut bytes = std::fs::read(damaged).unwrap();
+    let last = bytes.len() - 20;
+    bytes[last..].fill(0);
+    std::fs::write(damaged, bytes).unwrap();
+    let spoke = spoke_over(&hub.url, hub.identity.path(), dir, small).await;
+    let mut session = hub.session().await;
+    let stream = session.hello.journals[0].stream_id.clone();
+    assert_eq!(session.hello.journals[0].next_seq, 4);
+    session.welcome(&[], 1024).await;
+    let next = session.next().await;
+    let Up::Gap(gap) = &next else { panic!("{next:?}") };
+    assert_eq!((gap.stream_id.as_str(), gap.from_seq, gap.to_seq), (stream.as_str(), 1, 1));
+    let batch = session.batch().await;
+    assert_eq!(batch.first_seq, 2);
+    // The hub acks past the gap; the next session goes on behind it and does not tell it again.
+    session.ack(&stream, 1, 1024).await;
+    drop(session);
+    let mut session = hub.session().await;
+    session.welcome(&[(&stream, 2)], 1024).await;
+    assert_eq!(session.batch().await.first_seq, 2);
+    session.ack(&stream, 3, 1024).await;
+    soon(spoke.journal.depth().wait_for(|depth| depth.unacked == 0)).await.unwrap();
 }
 
 #[tokio::test]

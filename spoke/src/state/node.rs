@@ -50,12 +50,19 @@ pub fn is_gpu_node(node: &Node) -> bool {
     let present = labels.and_then(|labels| labels.get(GPU_PRESENT)).is_some_and(|value| value == "true");
     present
         || status.is_some_and(|status| gpu_count(status.capacity.as_ref()) > 0 || gpu_count(status.allocatable.as_ref()) > 0)
-        || mark(node).is_some()
+        || mark(node, None).is_some()
 }
 
-/// The node's state.
+/// The node's state. `ours`: whether the undo record of a mark that stands says that the cordon is ours; without a record
+/// the field's manager tells.
 #[must_use]
-pub fn node_state(node: &Node, pods: &[Arc<Pod>], gpus: Vec<v1::GpuRef>, extra_labels: &[String]) -> v1::NodeState {
+pub fn node_state(
+    node: &Node,
+    pods: &[Arc<Pod>],
+    gpus: Vec<v1::GpuRef>,
+    extra_labels: &[String],
+    ours: Option<bool>,
+) -> v1::NodeState {
     let meta = &node.metadata;
     let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
     let facts = serde_json::to_value(node).ok().and_then(|json| NodeFacts::from_json(&json).ok());
@@ -77,7 +84,7 @@ pub fn node_state(node: &Node, pods: &[Arc<Pod>], gpus: Vec<v1::GpuRef>, extra_l
         ready: ready(node).into(),
         unschedulable,
         unschedulable_by: manager.filter(|_| unschedulable).unwrap_or_default(),
-        mark: mark(node),
+        mark: mark(node, ours),
         plan_revision: annotation(node, ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0),
         opted_out: label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
         foreign_markers: facts.as_ref().and_then(marker::foreign).into_iter().collect(),
@@ -105,17 +112,15 @@ fn ready(node: &Node) -> v1::Readiness {
 }
 
 /// Our mark, when any of label and taint is on the node.
-fn mark(node: &Node) -> Option<v1::Mark> {
+fn mark(node: &Node, ours: Option<bool>) -> Option<v1::Mark> {
     let labelled =
         node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     let tainted = taints.into_iter().any(|taint| taint.key == TAINT_FAULTY && taint.effect == TAINT_EFFECT);
-    let ours = |entry: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-        entry.manager.as_deref() == Some(FIELD_MANAGER)
-    };
+    let by_manager = || node.metadata.managed_fields.iter().flatten().any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER));
     let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let cordoned_by_us = cordoned && node.metadata.managed_fields.iter().flatten().any(ours);
+    let cordoned_by_us = cordoned && ours.unwrap_or_else(by_manager);
     let last_process = annotation(node, ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());
     (labelled || tainted).then(|| v1::Mark {
         labelled,
@@ -166,7 +171,7 @@ mod tests {
             ]},
             "status": {"capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "7"}, "conditions": [{"type": "Ready", "status": "True"}]},
         }));
-        let state = node_state(&node, &[], vec![], &[]);
+        let state = node_state(&node, &[], vec![], &[], None);
         let mark = state.mark.unwrap();
         assert!(mark.labelled && mark.tainted && mark.cordoned_by_us);
         assert_eq!((mark.incident_id.as_str(), mark.last_process_unix_ms), ("i1", 1_795_979_100_000));
@@ -177,12 +182,28 @@ mod tests {
     }
 
     #[test]
+    fn whose_the_cordon_is_the_undo_record_tells_before_the_field_manager() {
+        let marked = |manager: &str| {
+            node(json!({
+                "metadata": {"name": "n1", "uid": "u1", "labels": {LABEL_STATUS: "faulty"}, "managedFields": [{"manager": manager}]},
+                "spec": {"unschedulable": true},
+            }))
+        };
+        let told = |manager: &str, ours| node_state(&marked(manager), &[], vec![], &[], ours).mark.unwrap().cordoned_by_us;
+        // A person cordoned first, and our patch of the whole field made us its manager.
+        assert!(!told(FIELD_MANAGER, Some(false)));
+        // Somebody has applied the same value since, and it is ours all the same.
+        assert!(told("kubectl-cordon", Some(true)));
+        assert!(told(FIELD_MANAGER, None) && !told("kubectl-cordon", None));
+    }
+
+    #[test]
     fn anothers_cordon_is_not_ours() {
         let node = node(json!({
             "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5", "managedFields": [{"manager": "kubectl-cordon"}]},
             "spec": {"unschedulable": true},
         }));
-        let state = node_state(&node, &[], vec![], &[]);
+        let state = node_state(&node, &[], vec![], &[], None);
         assert_eq!((state.unschedulable_by.as_str(), state.mark), ("kubectl-cordon", None));
         assert!(!is_gpu_node(&node));
     }

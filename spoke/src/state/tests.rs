@@ -2,16 +2,22 @@
 
 use std::time::Duration;
 
+use gpuheal_proto::time::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::testing::TestCluster;
+use crate::{
+    clock,
+    testing::TestCluster,
+    watch::{GPU_PODS, NODES},
+};
 
 struct Teller {
     cluster: TestCluster,
     out: mpsc::Receiver<(u64, v1::ClusterState)>,
     wanted: watch::Sender<Wanted>,
     config: watch::Sender<Option<LocalConfig>>,
+    seen: watch::Sender<Seen>,
     cancel: CancellationToken,
 }
 
@@ -21,13 +27,23 @@ impl Drop for Teller {
     }
 }
 
+/// What the hub's clock showed at Welcome: far from this machine's.
+const SERVER_TIME: Timestamp = Timestamp::from_unix_ms(1_700_000_000_000);
+
 /// Tells about a cluster of these nodes.
 async fn teller(nodes: &[&str]) -> Teller {
+    teller_with(nodes, Flags::default(), Cadence::default()).await
+}
+
+async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
     let mut cluster = TestCluster::new().await;
     nodes.iter().for_each(|name| cluster.node(name, &json!({})));
     let (out_tx, out) = mpsc::channel(16);
     let (wanted, wanting) = watch::channel(Wanted::default());
     let (config, configured) = watch::channel(Some(LocalConfig::default()));
+    let (seen, hand) = watch::channel(Seen::default());
+    let clock = HubClock::new();
+    clock.set(SERVER_TIME, Duration::ZERO);
     let cancel = CancellationToken::new();
     let deps = Deps {
         nodes: cluster.nodes.clone(),
@@ -35,14 +51,18 @@ async fn teller(nodes: &[&str]) -> Teller {
         derive: Arc::clone(&cluster.derive),
         settings: Arc::clone(&cluster.settings),
         config: configured,
-        flags: Flags::default(),
+        flags,
         leadership: cluster.leadership.subscribe(),
         attachment: cluster.attachment.subscribe(),
         wanted: wanting,
+        seen: hand,
+        heard: Arc::clone(&cluster.heard),
+        clock,
+        cadence,
         out: out_tx,
     };
     tokio::spawn(run(deps, cancel.clone()));
-    Teller { cluster, out, wanted, config, cancel }
+    Teller { cluster, out, wanted, config, seen, cancel }
 }
 
 impl Teller {
@@ -149,6 +169,79 @@ async fn the_owners_config_is_told_as_it_is_with_what_is_wrong_in_it() {
     teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml: yaml.clone() }));
     let config = teller.delta().await.config.unwrap();
     assert_eq!((config.resource_version.as_str(), config.yaml, config.errors.len()), ("9", yaml, 1));
+}
+
+#[tokio::test]
+async fn each_message_is_of_the_moment_at_which_the_nodes_were_heard_by_the_hubs_clock() {
+    let mut teller = teller(&["n1"]).await;
+    let as_of = Timestamp::from_unix_ms(teller.next().await.1.as_of_unix_ms);
+    assert!(as_of <= SERVER_TIME.after(Duration::from_secs(60)), "{as_of}: this machine's wall clock has no say");
+    // The watch of nodes was heard a minute ago: what is told of pods is told as of then.
+    teller.cluster.heard.note(NODES, clock::boottime().saturating_sub(Duration::from_secs(60)));
+    teller.cluster.gpu_pod("train-0", "n1");
+    let later = Timestamp::from_unix_ms(teller.next().await.1.as_of_unix_ms);
+    assert!(later <= SERVER_TIME.before(Duration::from_secs(30)), "{later}");
+}
+
+#[tokio::test]
+async fn a_quiet_cluster_says_again_and_again_that_nothing_changed_but_only_while_its_watches_are_fresh() {
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20) };
+    let mut teller = teller_with(&["n1"], Flags::default(), often).await;
+    teller.snapshot().await;
+    let first = teller.next().await.1;
+    let second = teller.next().await.1;
+    assert_eq!((first.seq, first.body), (2, Some(Body::Delta(v1::StateDelta::default()))));
+    assert_eq!((second.seq, second.body), (3, Some(Body::Delta(v1::StateDelta::default()))));
+    assert!(second.as_of_unix_ms >= first.as_of_unix_ms);
+    teller.cluster.heard.forget(GPU_PODS);
+    // Whatever was on its way; then that the watch is stale, and nothing more.
+    let stale = loop {
+        let delta = teller.delta().await;
+        if delta != v1::StateDelta::default() {
+            break delta;
+        }
+    };
+    assert_eq!(
+        stale.sources.iter().map(|one| (one.source.as_str(), one.state.as_str())).collect::<Vec<_>>(),
+        [("gpu pod watch", "stale")]
+    );
+    tokio::time::sleep(often.quiet * 5).await;
+    assert!(teller.out.try_recv().is_err(), "a cluster that nobody sees is not called quiet");
+}
+
+#[test]
+fn a_quiet_cluster_is_heard_of_within_half_a_minute() {
+    let Cadence { look, quiet } = Cadence::default();
+    assert!(look + quiet < Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn whose_a_cordon_is_is_told_when_the_hand_knows_better() {
+    let mut teller = teller(&[]).await;
+    teller.snapshot().await;
+    let marked = json!({
+        "metadata": {"labels": {"gpu-selfhealing.io/status": "faulty"}, "managedFields": [{"manager": "kubectl-cordon"}]},
+        "spec": {"unschedulable": true},
+    });
+    teller.cluster.node("n1", &marked);
+    assert!(!teller.delta().await.changed[0].mark.as_ref().unwrap().cordoned_by_us);
+    teller.seen.send_modify(|seen| seen.cordons = [("uid-n1".to_owned(), true)].into());
+    assert!(teller.delta().await.changed[0].mark.as_ref().unwrap().cordoned_by_us);
+}
+
+#[tokio::test]
+async fn what_the_flags_narrow_is_told_as_part_of_the_owners_config() {
+    let flags =
+        Flags { cooldown: Some(Duration::from_secs(1800)), level: Some(gpuheal_proto::words::Level::P0), notify_only: true };
+    let mut teller = teller_with(&[], flags, Cadence::default()).await;
+    let parse = |config: &v1::ClusterConfig| gpuheal_spoke_core::ceiling::parse(&config.yaml).unwrap();
+    let first = parse(&teller.snapshot().await.config.unwrap());
+    assert_eq!((first.cooldown, first.notify_only), (Some(Duration::from_secs(1800)), true));
+    let yaml = "cooldown: 1h\nalertLevel: P1\nnotifyOnly: false\n".to_owned();
+    teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml }));
+    let told = parse(&teller.delta().await.config.unwrap());
+    assert_eq!((told.cooldown, told.notify_only), (Some(Duration::from_secs(3600)), true), "the more careful of the two");
+    assert_eq!(told.alert_level, Some(gpuheal_proto::words::Level::P0));
 }
 
 #[test]

@@ -1,0 +1,112 @@
+//! A watch against a simulated API server.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, config::Kubeconfig, runtime::reflector};
+use kubesim::{Config, KubeSim, build};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::watch::heard::NODES;
+
+struct Watched {
+    sim: KubeSim,
+    store: Store<Node>,
+    heard: Arc<Heard>,
+    deleted: mpsc::UnboundedReceiver<String>,
+    cancel: CancellationToken,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+async fn watched(bookmark_every: Duration, resync: Duration) -> Watched {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let sim = KubeSim::start(Config { bookmark_every, ..Config::default() }).await.unwrap();
+    for name in ["n1", "n2"] {
+        sim.store().create(build::gpu_node(name, 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
+    }
+    let kubeconfig = Kubeconfig::from_yaml(&sim.kubeconfig_yaml()).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+    let (store, writer) = reflector::store();
+    let (heard, cancel) = (Heard::new(), CancellationToken::new());
+    let (gone, deleted) = mpsc::unbounded_channel();
+    let follow = Follow {
+        kind: NODES,
+        api: Api::<Node>::all(Client::try_from(config).unwrap()),
+        labels: None,
+        fields: None,
+        writer,
+        trim: |_| true,
+        seen: Box::new(move |event| {
+            if let Event::Delete(node) = event {
+                let _ = gone.send(node.metadata.name.clone().unwrap_or_default());
+            }
+        }),
+        resync,
+        shared: Shared { metrics: Metrics::new(), heard: Arc::clone(&heard), cancel: cancel.clone() },
+    };
+    tokio::spawn(follow.run());
+    let watched = Watched { sim, store, heard, deleted, cancel };
+    watched.until(|watched| watched.store.state().len() == 2 && watched.age().is_some()).await;
+    watched
+}
+
+impl Watched {
+    fn age(&self) -> Option<Duration> {
+        self.heard.ages().into_iter().find(|known| known.0 == NODES)?.1
+    }
+
+    async fn until(&self, is: impl Fn(&Self) -> bool) {
+        let wait = async {
+            while !is(self) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), wait).await.expect("it comes soon");
+    }
+}
+
+#[tokio::test]
+async fn a_quiet_watch_is_heard_by_its_bookmarks() {
+    let watched = watched(Duration::from_millis(20), Duration::from_secs(600)).await;
+    // Heard again and again although nothing happens.
+    for _ in 0..3 {
+        watched.until(|watched| watched.age().is_some_and(|age| age > Duration::from_millis(5))).await;
+        watched.until(|watched| watched.age().is_some_and(|age| age < Duration::from_millis(5))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_stalls_grows_old_and_a_watch_that_is_cut_goes_on() {
+    let watched = watched(Duration::from_millis(20), Duration::from_secs(600)).await;
+    let stall = watched.sim.faults().stall_watches("nodes");
+    watched.until(|watched| watched.age().is_some_and(|age| age > Duration::from_millis(200))).await;
+    watched.sim.faults().remove(stall);
+    watched.sim.faults().drop_watches("nodes");
+    watched.until(|watched| watched.age().is_some_and(|age| age < Duration::from_millis(100))).await;
+    watched.sim.store().create(build::gpu_node("n3", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
+    watched.until(|watched| watched.store.state().len() == 3).await;
+}
+
+#[tokio::test]
+async fn what_vanished_between_two_lists_is_told_as_deleted() {
+    let mut watched = watched(Duration::from_secs(10), Duration::from_millis(50)).await;
+    let stall = watched.sim.faults().stall_watches("nodes");
+    watched.sim.store().delete_now("nodes", "", "n1").unwrap();
+    watched.sim.faults().remove(stall);
+    watched.sim.faults().drop_watches("nodes");
+    let told = timeout(Duration::from_secs(40), watched.deleted.recv()).await.unwrap();
+    assert_eq!(told.as_deref(), Some("n1"));
+    watched.until(|watched| watched.store.state().len() == 1).await;
+}
+
+#[test]
+fn waits_after_failures_double_up_to_half_a_minute() {
+    assert_eq!(backoff(0, 1.0), Duration::from_millis(500));
+    assert_eq!(backoff(3, 1.0), Duration::from_secs(4));
+    assert_eq!(backoff(99, 1.0), Duration::from_secs(30));
+    assert_eq!(backoff(99, 0.0), Duration::from_secs(15));
+}
