@@ -23,8 +23,6 @@ CREATE TABLE clusters (
     name text NOT NULL DEFAULT '',
     kube_system_uid text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    labels jsonb NOT NULL DEFAULT '{}',
-    frozen text,
     spoke_version text NOT NULL DEFAULT '',
     settings_version bigint NOT NULL DEFAULT 0,
     settings_errors jsonb NOT NULL DEFAULT '[]',
@@ -45,8 +43,6 @@ COMMENT ON COLUMN clusters.cluster_id IS 'Opaque id, from the certificate of its
 COMMENT ON COLUMN clusters.name IS 'For people; the id when nobody named it';
 COMMENT ON COLUMN clusters.kube_system_uid IS 'UID of its kube-system namespace: another one under this id is a clone';
 COMMENT ON COLUMN clusters.created_at IS 'First seen';
-COMMENT ON COLUMN clusters.labels IS 'Labels that policy scopes by';
-COMMENT ON COLUMN clusters.frozen IS 'Why nothing may be done in it; none: it is not frozen';
 COMMENT ON COLUMN clusters.spoke_version IS 'Version of the spoke that attached last';
 COMMENT ON COLUMN clusters.settings_version IS 'Detection settings that the spoke has taken';
 COMMENT ON COLUMN clusters.settings_errors IS 'Why the spoke did not take the last settings; empty when it did';

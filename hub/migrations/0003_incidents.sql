@@ -15,10 +15,6 @@ CREATE TABLE incidents (
     opened_at timestamptz NOT NULL,
     changed_at timestamptz NOT NULL,
     recheck_at timestamptz,
-    approved_at timestamptz,
-    approved_by text,
-    approved_decision_no integer,
-    validated text,
     closed_at timestamptz,
     CONSTRAINT incidents_pkey PRIMARY KEY (cluster_id, incident_id),
     CONSTRAINT incidents_level_known CHECK (level IN ('P0', 'P1', 'P2')),
@@ -27,8 +23,7 @@ CREATE TABLE incidents (
         'releasing', 'overriding', 'failed', 'escalated', 'released', 'overridden', 'gone', 'filed')),
     CONSTRAINT incidents_decision_natural CHECK (decision_no >= 0),
     CONSTRAINT incidents_closed_is_final CHECK ((closed_at IS NOT NULL) = (state IN ('released', 'overridden', 'gone', 'filed'))),
-    CONSTRAINT incidents_closed_waits_for_nothing CHECK (closed_at IS NULL OR recheck_at IS NULL),
-    CONSTRAINT incidents_approval_whole CHECK ((approved_at IS NULL) = (approved_by IS NULL) AND (approved_at IS NULL) = (approved_decision_no IS NULL))
+    CONSTRAINT incidents_closed_waits_for_nothing CHECK (closed_at IS NULL OR recheck_at IS NULL)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX incidents_one_open_per_node ON incidents (cluster_id, node_uid) WHERE closed_at IS NULL;
 CREATE INDEX incident_open_state ON incidents (cluster_id, level) WHERE closed_at IS NULL;
@@ -49,10 +44,6 @@ COMMENT ON COLUMN incidents.policy_revision IS 'Policy of the last decision';
 COMMENT ON COLUMN incidents.opened_at IS 'When it opened';
 COMMENT ON COLUMN incidents.changed_at IS 'When state or reason changed last';
 COMMENT ON COLUMN incidents.recheck_at IS 'When a waiting state is judged again';
-COMMENT ON COLUMN incidents.approved_at IS 'When a person gave the word to go on';
-COMMENT ON COLUMN incidents.approved_by IS 'Who';
-COMMENT ON COLUMN incidents.approved_decision_no IS 'For which decision';
-COMMENT ON COLUMN incidents.validated IS 'Who declared the node healthy, and why';
 COMMENT ON COLUMN incidents.closed_at IS 'When it closed; none while open';
 
 CREATE TABLE incident_faults (

@@ -4,7 +4,7 @@ CREATE SCHEMA audit;
 COMMENT ON SCHEMA audit IS 'Stable views for auditors and analysts; read-only role gpuheal_auditor sees only these';
 
 CREATE VIEW audit.incidents AS
-SELECT i.cluster_id, i.incident_id, i.node_name, i.node_uid, i.level, i.state, i.reason, i.opened_at, i.closed_at, i.policy_revision,
+SELECT i.cluster_id, i.incident_id, i.node_name, i.node_uid, CASE WHEN i.manual AND i.level = 'P2' THEN 'manual' ELSE i.level END AS level, i.state, i.reason, i.opened_at, i.closed_at, i.policy_revision,
        (SELECT count(*) FROM incident_faults f WHERE f.cluster_id = i.cluster_id AND f.incident_id = i.incident_id) AS faults,
        (SELECT count(*) FROM commands c WHERE c.cluster_id = i.cluster_id AND c.incident_id = i.incident_id) AS commands
 FROM incidents i;

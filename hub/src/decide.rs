@@ -11,10 +11,10 @@ mod wire;
 mod worker;
 
 pub(crate) use apply::Issued;
-pub use explain::{Explained, Subject, explain_subject};
+pub use explain::{Closed, Explained, Now, Subject, explain, explain_subject};
 pub use policies::policy_in_force;
 pub use process::{Answer, ManualRequest, Outcome, process};
-pub use wire::{explain, process_by_user, process_from_spoke};
+pub use wire::{process_by_user, process_from_spoke};
 pub(crate) use worker::within;
 pub use worker::{WORKERS, run, step};
 

@@ -4,8 +4,8 @@
 mod audit;
 mod call;
 mod clusters;
-mod commands;
-mod incidents;
+pub(crate) mod commands;
+pub(crate) mod incidents;
 mod page;
 mod policy;
 mod serve;

@@ -7,6 +7,7 @@ mod report;
 mod sweep;
 
 use gpuheal_proto::{
+    command::CommandState,
     ids::{ClusterId, CommandId},
     link::v1,
 };
@@ -19,7 +20,7 @@ use crate::{
         self, Labelled as _,
         judgement::{judgement_lock, judgements_ask},
         moment,
-        settle::{Held, command_hold, command_node, command_not_now, command_settle, report_put},
+        settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, report_put},
     },
 };
 pub use fold::{Fold, fold};
@@ -36,7 +37,10 @@ pub async fn settle(pool: &PgPool, cluster: &ClusterId, status: v1::CommandStatu
     let undo_kept = match report.command {
         Some(id) => known(&mut tx, cluster, id, &report).await?,
         None => {
-            stranger(&mut tx, cluster, &report).await?;
+            match command_by_envelope(&mut tx, cluster, &report.subject).await? {
+                Some(id) => unverified(&mut tx, cluster, id, report).await?,
+                None => stranger(&mut tx, cluster, &report).await?,
+            }
             false
         }
     };
@@ -84,7 +88,26 @@ fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold:
     }
 }
 
-/// Of an envelope that did not verify, or of a status that cannot be read.
+/// Of an envelope of ours that did not verify there: its command will never be executed, and people must see why.
+async fn unverified(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: Report) -> Result<(), Error> {
+    let Some(node) = command_node(conn, cluster, id).await? else { return stranger(conn, cluster, &report).await };
+    judgement_lock(conn, cluster, &node, "settle").await?;
+    let held = command_hold(conn, cluster, id).await?;
+    let waits = matches!(held.state, CommandState::Signed | CommandState::Dispatched);
+    if !waits || report.reported == Reported::NotNow {
+        return stranger(conn, cluster, &report).await;
+    }
+    let now = moment::now(conn).await?;
+    let report = Report { command: Some(id), reported: Reported::State(CommandState::Refused), ..report };
+    report_put(conn, cluster, &report, "unverified").await?;
+    command_settle(conn, cluster, id, &held, &report, CommandState::Refused, false, now).await?;
+    judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
+    tracing::warn!(cluster.id = %cluster, command.id = %id, incident.id = %held.incident, refusal = report.refusal, reason = report.reason, "a command's envelope did not verify at its spoke");
+    let told = entry(cluster, id, &held, &report, Fold::Takes(CommandState::Refused));
+    Ok(audit::append(conn, chain_of(cluster), &[told], now).await?)
+}
+
+/// Of an envelope that is none of ours, or of a status that cannot be read.
 async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report) -> Result<(), Error> {
     let first = report_put(conn, cluster, report, "unverified").await?;
     tracing::warn!(cluster.id = %cluster, envelope.sha256 = report.subject, refusal = report.refusal, reason = report.reason, "an envelope was refused unverified");

@@ -20,10 +20,10 @@ use crate::{
 mod back;
 mod case;
 mod course;
-mod explain;
 mod guards;
 mod hand;
 mod judge;
+mod lines;
 mod plan;
 mod progress;
 mod recover;
@@ -31,8 +31,6 @@ mod request;
 mod tell;
 #[cfg(test)]
 mod tests;
-
-pub use explain::explain;
 
 use case::Case;
 
@@ -88,6 +86,23 @@ pub struct IncidentChange {
     pub fault_keys: Vec<FaultKey>,
     /// Why it stands there, with numbers.
     pub reason: String,
+}
+
+impl IncidentChange {
+    /// Its level in the word that people see.
+    #[must_use]
+    pub const fn level_word(&self) -> &'static str {
+        level_word(self.level, self.manual)
+    }
+}
+
+/// An incident's level in the word that people see: `manual` when a person asked for it and no fault made it worse.
+#[must_use]
+pub const fn level_word(level: Level, manual: bool) -> &'static str {
+    match level {
+        Level::P2 if manual => "manual",
+        Level::P0 | Level::P1 | Level::P2 => level.as_str(),
+    }
 }
 
 /// A command to store and sign. The store adds what only it knows: `cmd_seq`, epochs, term.
@@ -181,6 +196,8 @@ pub struct Verdict {
     pub rule: String,
     /// The mode that holds for it here.
     pub mode: Mode,
+    /// Where that mode is from.
+    pub mode_from: String,
     /// In one word: `acts`, `waits`, `recorded`, `settled`.
     pub outcome: VerdictOutcome,
     /// Why.
@@ -247,15 +264,6 @@ pub enum RequestOutcome {
         /// With the arithmetic.
         reason: String,
     },
-}
-
-/// The decision, for people: `explain` is `decide` shown.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Explanation {
-    /// The decision itself.
-    pub decision: Decision,
-    /// In lines.
-    pub text: String,
 }
 
 /// Decides about one node.

@@ -95,8 +95,6 @@ pub struct Rule {
 pub struct Scope {
     /// Cluster ids; empty = any.
     pub clusters: Vec<String>,
-    /// Labels that the cluster must carry.
-    pub cluster_labels: BTreeMap<String, String>,
     /// Labels that the node must carry.
     pub node_labels: BTreeMap<String, String>,
     /// Parts of a GPU model's name, without regard to case; empty = any.
@@ -213,8 +211,6 @@ pub struct Windows {
     pub merge: Duration,
     /// How young a node is left alone.
     pub node_youth: Duration,
-    /// How long a person has to say yes.
-    pub approval: Duration,
 }
 
 /// How often before a person is called.

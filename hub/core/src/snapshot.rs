@@ -40,8 +40,6 @@ pub struct Snapshot {
 pub struct Cluster {
     /// Which one.
     pub id: ClusterId,
-    /// Labels that policy scopes by.
-    pub labels: BTreeMap<String, String>,
     /// GPU nodes in it: the budget's denominator.
     pub gpu_nodes: u32,
     /// Nodes out: marked by us, or commanded and not heard of. This node counts when it holds.
@@ -69,8 +67,6 @@ pub struct Cluster {
 pub struct Observer {
     /// When the last complete state of the cluster was received; `None`: never.
     pub state_at: Option<Timestamp>,
-    /// Why nothing may be done in this cluster, if so: frozen, on hold.
-    pub frozen: Option<String>,
 }
 
 /// What the kubelet says through the API server.
@@ -243,23 +239,8 @@ pub struct Incident {
     pub held: bool,
     /// Merged record of what we changed on the node.
     pub undo: Undo,
-    /// A person gave the word to go on.
-    pub approved: Option<Approval>,
-    /// A person declared the node healthy: who and why.
-    pub validated: Option<String>,
     /// The stored reason: words only, never judged by.
     pub reason: String,
-}
-
-/// A person's word for a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Approval {
-    /// When.
-    pub at: Timestamp,
-    /// Who.
-    pub by: String,
-    /// For which decision.
-    pub decision_no: u32,
 }
 
 /// A command of the open incident.

@@ -95,7 +95,6 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
     Snapshot {
         cluster: Cluster {
             id: cluster_id(),
-            labels: Default::default(),
             gpu_nodes: 20,
             out: 0,
             fleet_gpu_nodes: 100,
@@ -103,7 +102,7 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
             rate: full(2000),
             fleet_rate: full(10_000),
             narrowing: None,
-            observer: Observer { state_at: Some(at(-2)), frozen: None },
+            observer: Observer { state_at: Some(at(-2)) },
             fleet_stop: None,
             newly_suspect: 1,
         },
@@ -152,8 +151,6 @@ pub(crate) fn incident(state: IncidentState, faults: &[KnownFault]) -> Incident 
         fault_keys: faults.iter().map(|fault| fault.key).collect(),
         held: true,
         undo: Undo::default(),
-        approved: None,
-        validated: None,
         reason: String::new(),
     }
 }

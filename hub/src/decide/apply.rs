@@ -153,7 +153,7 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
             "decision_no": change.map(|change| change.decision_no),
             "from": snapshot.incident.as_ref().map(|incident| incident.state),
             "to": change.map(|change| change.state),
-            "level": change.map(|change| change.level),
+            "level": change.map(IncidentChange::level_word),
             "reasons": decision.reasons,
             "commands": commands,
             "cancel": decision.cancel.iter().map(|cancel| json!({"id": cancel.id, "reason": cancel.reason})).collect::<Vec<_>>(),

@@ -85,7 +85,7 @@ impl Fleet {
     }
 }
 
-pub(super) fn wire_command(row: fleet::Command) -> CommandSummary {
+pub(crate) fn wire_command(row: fleet::Command) -> CommandSummary {
     let result =
         [row.refusal.unwrap_or_default(), row.result_reason].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
     CommandSummary {

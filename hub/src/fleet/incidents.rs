@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gpuheal_proto::fleet::v1::{
-    DecisionSummary, ExplainRequest, ExplainResponse, FaultSummary, Incident, ListIncidentsRequest, ListIncidentsResponse,
-    incident_service_server::IncidentService,
+use gpuheal_hub_core::decide::level_word;
+use gpuheal_proto::{
+    fleet::v1::{
+        DecisionSummary, ExplainRequest, ExplainResponse, FaultSummary, Incident, ListIncidentsRequest, ListIncidentsResponse,
+        incident_service_server::IncidentService,
+    },
+    words::Level,
 };
 use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
@@ -53,19 +57,20 @@ impl Fleet {
 
 /// The incidents of one page with their faults, decisions and commands: four statements, however long the page.
 async fn whole(conn: &mut PgConnection, rows: Vec<fleet::Incident>) -> Result<Vec<Incident>, crate::store::Error> {
+    let keys = fleet::Keys::of(&rows);
     let ids: Vec<Uuid> = rows.iter().map(|row| row.incident_id).collect();
     let mut incidents: BTreeMap<Uuid, Incident> = rows.into_iter().map(|row| (row.incident_id, wire_incident(row))).collect();
-    for fault in fleet::faults(conn, &ids).await? {
+    for fault in fleet::faults(conn, &keys).await? {
         if let Some(incident) = incidents.get_mut(&fault.incident_id) {
             incident.faults.push(wire_fault(fault));
         }
     }
-    for decision in fleet::decisions(conn, &ids).await? {
+    for decision in fleet::decisions(conn, &keys).await? {
         if let Some(incident) = incidents.get_mut(&decision.incident_id) {
             incident.decisions.push(wire_decision(decision));
         }
     }
-    for command in fleet::commands_of(conn, &ids).await? {
+    for command in fleet::commands_of(conn, &keys).await? {
         if let Some(incident) = incidents.get_mut(&command.incident_id) {
             incident.commands.push(wire_command(command));
         }
@@ -87,12 +92,13 @@ impl Fleet {
 }
 
 fn wire_incident(row: fleet::Incident) -> Incident {
+    let level = level(&row);
     Incident {
         incident_id: row.incident_id.to_string(),
         cluster_id: row.cluster_id,
         node: row.node_name,
         node_uid: row.node_uid,
-        level: row.level,
+        level,
         state: row.state,
         reason: row.reason,
         opened_unix_ms: unix_ms(Some(row.opened_at)),
@@ -102,7 +108,12 @@ fn wire_incident(row: fleet::Incident) -> Incident {
     }
 }
 
-fn wire_fault(row: fleet::Fault) -> FaultSummary {
+/// `manual` for what a person asked for.
+fn level(row: &fleet::Incident) -> String {
+    Level::parse(&row.level).map_or_else(|| row.level.clone(), |level| level_word(level, row.manual).to_owned())
+}
+
+pub(crate) fn wire_fault(row: fleet::Fault) -> FaultSummary {
     FaultSummary {
         fault_key: hex::encode(row.fault_key),
         class: row.class,
@@ -117,10 +128,12 @@ fn wire_fault(row: fleet::Fault) -> FaultSummary {
         last_unix_ms: unix_ms(Some(row.last_at)),
         count: count(row.count),
         source: row.source,
+        reason: row.verdict,
+        ..FaultSummary::default()
     }
 }
 
-fn wire_decision(row: fleet::Decision) -> DecisionSummary {
+pub(crate) fn wire_decision(row: fleet::Decision) -> DecisionSummary {
     DecisionSummary {
         decision_no: count(row.decision_no.into()),
         decided_unix_ms: unix_ms(Some(row.decided_at)),

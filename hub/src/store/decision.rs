@@ -25,7 +25,8 @@ pub async fn decision_insert(
     policy: &Policy,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let reason = if change.reason.is_empty() { change.state.as_str() } else { &change.reason };
+    // Of this decision; the incident's own may be a person's words from an earlier one.
+    let reason = decision.reasons.first().filter(|reason| !reason.is_empty()).map_or(change.state.as_str(), String::as_str);
     sqlx::query(
         "INSERT INTO decisions (cluster_id, incident_id, decision_no, outcome, reason, reasons, level, state_after, policy_revision, policy_digest, \
          decided_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",

@@ -1,8 +1,8 @@
 //! What people and tools ask for, read page by page in an order that does not move under the reader's feet.
 
 use chrono::{DateTime, Utc};
-use gpuheal_proto::ids::ClusterId;
-use sqlx::{FromRow, PgConnection};
+use gpuheal_proto::ids::{ClusterId, IncidentId, NodeUid};
+use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{Error, Labelled as _};
@@ -165,10 +165,14 @@ pub struct Incident {
     pub node_name: String,
     /// How bad.
     pub level: String,
+    /// A person asked for it.
+    pub manual: bool,
     /// Where it stands.
     pub state: String,
     /// Why.
     pub reason: String,
+    /// Policy of its last decision.
+    pub policy_revision: i64,
     /// When it opened.
     pub opened_at: DateTime<Utc>,
     /// When it is judged again.
@@ -188,7 +192,8 @@ pub async fn incidents(
     most: i64,
 ) -> Result<Vec<Incident>, Error> {
     sqlx::query_as(
-        "SELECT cluster_id, incident_id, node_uid, node_name, level, state, reason, opened_at, recheck_at, closed_at FROM incidents
+        "SELECT cluster_id, incident_id, node_uid, node_name, level, manual, state, reason, policy_revision, opened_at, recheck_at, closed_at
+         FROM incidents
          WHERE ($1::text IS NULL OR cluster_id = $1) AND ($2::text IS NULL OR node_name = $2) AND (NOT $3 OR closed_at IS NULL)
            AND ($4::timestamptz IS NULL OR (opened_at, incident_id) < ($4, $5::uuid))
          ORDER BY opened_at DESC, incident_id DESC LIMIT $6",
@@ -202,6 +207,60 @@ pub async fn incidents(
     .fetch_all(conn)
     .await
     .label("fleet.incidents")
+}
+
+/// One incident.
+///
+/// # Errors
+/// When the database fails.
+pub async fn incident(conn: &mut PgConnection, cluster: &ClusterId, id: IncidentId) -> Result<Option<Incident>, Error> {
+    sqlx::query_as(
+        "SELECT cluster_id, incident_id, node_uid, node_name, level, manual, state, reason, policy_revision, opened_at, recheck_at, closed_at
+         FROM incidents WHERE cluster_id = $1 AND incident_id = $2",
+    )
+    .bind(cluster.as_str())
+    .bind(id.uuid())
+    .fetch_optional(conn)
+    .await
+    .label("fleet.incident")
+}
+
+/// The incident that a node had last, open or closed.
+///
+/// # Errors
+/// When the database fails.
+pub async fn incident_last(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid) -> Result<Option<Incident>, Error> {
+    sqlx::query_as(
+        "SELECT cluster_id, incident_id, node_uid, node_name, level, manual, state, reason, policy_revision, opened_at, recheck_at, closed_at
+         FROM incidents WHERE cluster_id = $1 AND node_uid = $2 ORDER BY opened_at DESC, incident_id DESC LIMIT 1",
+    )
+    .bind(cluster.as_str())
+    .bind(node.as_str())
+    .fetch_optional(conn)
+    .await
+    .label("fleet.incident_last")
+}
+
+/// Incidents by cluster and id.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    clusters: Vec<String>,
+    ids: Vec<Uuid>,
+}
+
+impl Keys {
+    /// Of these.
+    #[must_use]
+    pub fn of(incidents: &[Incident]) -> Self {
+        incidents.iter().map(|incident| (incident.cluster_id.clone(), incident.incident_id)).collect()
+    }
+}
+
+impl FromIterator<(String, Uuid)> for Keys {
+    fn from_iter<I: IntoIterator<Item = (String, Uuid)>>(keys: I) -> Self {
+        let (clusters, ids) = keys.into_iter().unzip();
+        Self { clusters, ids }
+    }
 }
 
 /// A fault that an incident holds.
@@ -235,20 +294,24 @@ pub struct Fault {
     pub count: i64,
     /// Who reported last.
     pub source: String,
+    /// What the last decision made of it.
+    pub verdict: String,
 }
 
 /// The faults of incidents.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn faults(conn: &mut PgConnection, incidents: &[Uuid]) -> Result<Vec<Fault>, Error> {
+pub async fn faults(conn: &mut PgConnection, incidents: &Keys) -> Result<Vec<Fault>, Error> {
     sqlx::query_as(
         "SELECT m.incident_id, f.fault_key, f.class, f.code, f.gpu_slot, f.gpu_uuid, f.episode, m.level,
-                ARRAY(SELECT jsonb_object_keys(f.witnesses) ORDER BY 1) AS witnesses, f.onset, f.first_at, f.last_at, f.count, f.source
+                ARRAY(SELECT jsonb_object_keys(f.witnesses) ORDER BY 1) AS witnesses, f.onset, f.first_at, f.last_at, f.count, f.source, m.verdict
          FROM incident_faults m JOIN faults f USING (cluster_id, fault_key, episode)
-         WHERE m.incident_id = ANY($1) ORDER BY m.incident_id, f.first_at, f.fault_key",
+         WHERE (m.cluster_id, m.incident_id) IN (SELECT * FROM unnest($1::text[], $2::uuid[]))
+         ORDER BY m.incident_id, f.first_at, f.fault_key",
     )
-    .bind(incidents)
+    .bind(&incidents.clusters)
+    .bind(&incidents.ids)
     .fetch_all(conn)
     .await
     .label("fleet.faults")
@@ -265,6 +328,8 @@ pub struct Decision {
     pub outcome: String,
     /// Why.
     pub reason: String,
+    /// Every reason, in the order in which it was met.
+    pub reasons: Json<Vec<String>>,
     /// Under which policy.
     pub policy_revision: i64,
     /// When.
@@ -275,12 +340,13 @@ pub struct Decision {
 ///
 /// # Errors
 /// When the database fails.
-pub async fn decisions(conn: &mut PgConnection, incidents: &[Uuid]) -> Result<Vec<Decision>, Error> {
+pub async fn decisions(conn: &mut PgConnection, incidents: &Keys) -> Result<Vec<Decision>, Error> {
     sqlx::query_as(
-        "SELECT incident_id, decision_no, outcome, reason, policy_revision, decided_at FROM decisions
-         WHERE incident_id = ANY($1) ORDER BY incident_id, decision_no",
+        "SELECT incident_id, decision_no, outcome, reason, reasons, policy_revision, decided_at FROM decisions
+         WHERE (cluster_id, incident_id) IN (SELECT * FROM unnest($1::text[], $2::uuid[])) ORDER BY incident_id, decision_no",
     )
-    .bind(incidents)
+    .bind(&incidents.clusters)
+    .bind(&incidents.ids)
     .fetch_all(conn)
     .await
     .label("fleet.decisions")
@@ -357,13 +423,14 @@ pub async fn commands(
 ///
 /// # Errors
 /// When the database fails.
-pub async fn commands_of(conn: &mut PgConnection, incidents: &[Uuid]) -> Result<Vec<Command>, Error> {
+pub async fn commands_of(conn: &mut PgConnection, incidents: &Keys) -> Result<Vec<Command>, Error> {
     sqlx::query_as(
         "SELECT cluster_id, command_id, node_name, incident_id, action, state, reason, refusal, result_reason, created_at, sent_at,
                 finished_at, plan_rev, policy_revision, steps_asked, steps
-         FROM commands WHERE incident_id = ANY($1) ORDER BY incident_id, cmd_seq",
+         FROM commands WHERE (cluster_id, incident_id) IN (SELECT * FROM unnest($1::text[], $2::uuid[])) ORDER BY incident_id, cmd_seq",
     )
-    .bind(incidents)
+    .bind(&incidents.clusters)
+    .bind(&incidents.ids)
     .fetch_all(conn)
     .await
     .label("fleet.commands_of")

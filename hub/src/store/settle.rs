@@ -38,6 +38,22 @@ pub async fn command_node(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
     uid.map(|uid| read("commands.node_uid", &uid, |text| NodeUid::parse(text).ok())).transpose()
 }
 
+/// The command whose signed bytes have this hash.
+///
+/// # Errors
+/// When the database fails.
+pub async fn command_by_envelope(conn: &mut PgConnection, cluster: &ClusterId, sha256: &str) -> Result<Option<CommandId>, Error> {
+    let id: Option<Uuid> = sqlx::query_scalar(
+        "SELECT command_id FROM commands WHERE cluster_id = $1 AND envelope_sha256 = $2 AND envelope_sha256 IS NOT NULL",
+    )
+    .bind(cluster.as_str())
+    .bind(sha256)
+    .fetch_optional(conn)
+    .await
+    .label("command.by_envelope")?;
+    Ok(id.map(CommandId::from_uuid))
+}
+
 /// Locks a command and reads where it stands.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use gpuheal_hub_core::{
     cooldown::{Cooldown, CooldownState},
     incident::IncidentState,
     policy::{Narrowing, Policy},
-    snapshot::{Approval, Cluster, Incident, KnownCommand, KnownFault, Mark, Node, Observer, Request, Snapshot},
+    snapshot::{Cluster, Incident, KnownCommand, KnownFault, Mark, Node, Observer, Request, Snapshot},
 };
 use gpuheal_proto::{
     command::Undo,
@@ -52,7 +52,6 @@ impl Surroundings {
         let rates = &policy.settings.rates;
         let shared = Cluster {
             id: cluster.clone(),
-            labels: row.labels.0,
             gpu_nodes: count(row.gpu_nodes),
             out: count(row.out.into()),
             fleet_gpu_nodes: count(row.fleet_gpu_nodes),
@@ -60,7 +59,7 @@ impl Surroundings {
             rate: rate(rates.cluster, row.tokens, row.filled_at),
             fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
             narrowing,
-            observer: Observer { state_at, frozen: row.frozen },
+            observer: Observer { state_at },
             fleet_stop: row.stop_reason,
             newly_suspect: 0,
         };
@@ -113,7 +112,7 @@ impl Told {
 /// When the database fails or a row cannot be read.
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
-        "SELECT COALESCE(c.labels, '{}') AS labels, c.frozen, COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
+        "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
          (SELECT count(*) FROM nodes n WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
          (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
@@ -190,8 +189,7 @@ async fn story(
          n.foreign_markers, n.state_as_of, n.gone_at, \
          CASE WHEN n.labelled OR n.tainted OR n.cordoned_by_us THEN (SELECT max(m.state_at) FROM commands m \
            WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.action <> 'notify') END AS written_at, \
-         i.incident_id, i.level, i.manual, i.state, i.state_at, i.reason, i.decision_no, i.policy_revision, i.opened_at, i.approved_at, \
-         i.approved_by, i.approved_decision_no, i.validated, \
+         i.incident_id, i.level, i.manual, i.state, i.state_at, i.reason, i.decision_no, i.policy_revision, i.opened_at, \
          EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = $2) AS held, \
          ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \
            AND f.incident_id = i.incident_id ORDER BY 1) AS fault_keys, \
@@ -259,11 +257,6 @@ async fn faults(conn: &mut PgConnection, cluster: &ClusterId, node: &NodeUid) ->
 }
 
 fn incident(row: IncidentRow) -> Result<Incident, Error> {
-    let approved = row.approved_at.zip(row.approved_by).zip(row.approved_decision_no).map(|((at, by), number)| Approval {
-        at: from_db(at),
-        by,
-        decision_no: u32::try_from(number).unwrap_or(0),
-    });
     let key = |key: &String| read("incident_faults.fault_key", key, |text| FaultKey::parse(text).ok());
     Ok(Incident {
         id: IncidentId::from_uuid(row.incident_id),
@@ -277,8 +270,6 @@ fn incident(row: IncidentRow) -> Result<Incident, Error> {
         fault_keys: row.fault_keys.iter().map(key).collect::<Result<_, _>>()?,
         held: row.held,
         undo: Undo::default(),
-        approved,
-        validated: row.validated,
         reason: row.reason,
     })
 }

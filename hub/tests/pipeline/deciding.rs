@@ -1,6 +1,6 @@
 //! Due nodes to incidents and commands: once, in one transaction, or not at all.
 
-use gpuheal_hub::decide::{self, Outcome, Subject, explain_subject};
+use gpuheal_hub::decide::{self, Outcome};
 use gpuheal_proto::{
     fault::{FaultClass, Onset, Witness},
     words::Action,
@@ -166,20 +166,6 @@ async fn a_request_for_an_unknown_node_says_so_and_is_on_record() {
     let answer = decide::process(&world.pool, &request("r1", 77, Action::Evict)).await.unwrap();
     assert_eq!(answer.outcome, Outcome::NoSuchNode);
     assert_eq!((world.count("process_requests").await, world.count("audit_entries WHERE kind = 'request_unmet'").await), (1, 1));
-}
-
-#[tokio::test]
-async fn explain_decides_and_writes_nothing() {
-    let (world, c1) = (World::healing(10).await, cluster("c1"));
-    world.faults(&c1, &[xid79(&c1, 1)]).await;
-    let audited = world.count("audit_entries").await;
-    let explained = explain_subject(&world.pool, &Subject::Node(c1.clone(), "n1".into())).await.unwrap();
-    assert_eq!(explained.explanation.decision.commands.len(), 1);
-    assert_eq!((world.count("incidents").await, world.count("audit_entries").await), (0, audited));
-    world.decide().await;
-    let by_fault = explain_subject(&world.pool, &Subject::Fault(xid79(&c1, 1).key)).await.unwrap();
-    assert!(by_fault.snapshot.incident.is_some());
-    assert!(explain_subject(&world.pool, &Subject::Node(c1, "n99".into())).await.is_err());
 }
 
 #[tokio::test]

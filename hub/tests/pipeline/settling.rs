@@ -183,3 +183,36 @@ async fn a_status_of_a_command_nobody_knows_is_acked_and_kept() {
     assert!(!case.report(stranger).await.undo_kept);
     assert_eq!(case.world.text("SELECT effect FROM reports").await, "unknown_command");
 }
+
+#[tokio::test]
+async fn a_command_whose_envelope_did_not_verify_is_refused_with_the_spokes_reason() {
+    let case = Case::dispatched().await;
+    let status = v1::CommandStatus {
+        envelope_sha256: case.world.text("SELECT envelope_sha256 FROM commands").await,
+        state: v1::CommandState::Refused.into(),
+        refusal: v1::RefusalCode::BadSignature.into(),
+        reason: "no trusted key has the id ab12".into(),
+        ..Default::default()
+    };
+    case.report(status.clone()).await;
+    assert_eq!(
+        case.world.lines("SELECT state || ' ' || result_reason FROM commands").await,
+        ["REFUSED no trusted key has the id ab12"]
+    );
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'command_reported' AND incident_id IS NOT NULL").await, 1);
+    case.report(status).await;
+    assert_eq!(case.world.count("commands WHERE corrections > 0").await, 0, "told again, it changes nothing");
+}
+
+#[tokio::test]
+async fn an_unverified_envelope_moves_no_command_that_was_received() {
+    let case = Case::dispatched().await;
+    case.report(case.status(1, v1::CommandState::Received)).await;
+    let status = v1::CommandStatus {
+        envelope_sha256: case.world.text("SELECT envelope_sha256 FROM commands").await,
+        state: v1::CommandState::Refused.into(),
+        ..Default::default()
+    };
+    case.report(status).await;
+    assert_eq!(case.state().await, "RECEIVED");
+}

@@ -143,7 +143,8 @@ impl<'a> Case<'a> {
         let acts = !self.decision.commands.is_empty() || !self.decision.cancel.is_empty();
         let changed = acts || old.is_none_or(differs);
         let decision_no = if changed { self.next_no() } else { self.next_no() - 1 };
-        let reason = self.decision.reasons.first().cloned().unwrap_or_else(|| state.to_string());
+        let fresh = || self.decision.reasons.first().cloned().unwrap_or_else(|| state.to_string());
+        let reason = self.persons_words(state).unwrap_or_else(fresh);
         let change = IncidentChange {
             id: self.id(),
             opens: old.is_none(),
@@ -159,6 +160,16 @@ impl<'a> Case<'a> {
         if state.closed() {
             self.decision.recheck_at = None;
         }
+    }
+
+    /// What a person asked for stays the reason of their incident until another person, a fault or a failure speaks.
+    fn persons_words(&self, state: IncidentState) -> Option<String> {
+        use IncidentState::{Draining, Quarantining, Recorded, Released, Releasing, Validating, Watching};
+        let calm = |state| matches!(state, Quarantining | Draining | Validating | Releasing | Released | Recorded | Watching);
+        let asked = self.snapshot.request.is_some() && (state.closed() || !self.decision.commands.is_empty());
+        let acts = self.judged.iter().any(|one| one.want.is_some());
+        let old = self.incident().filter(|old| old.manual && !old.reason.is_empty() && calm(old.state) && calm(state))?;
+        (!asked && !acts).then(|| old.reason.clone())
     }
 
     /// Closes the incident: its faults' episodes are done with up to `level`, its place in the budgets is free.

@@ -14,6 +14,7 @@ use super::{
     guards::{self, RECHECK},
     hand,
     judge::Judged,
+    lines,
     progress::Stage,
     recover::{Recovery, recovery},
 };
@@ -30,9 +31,7 @@ impl Case<'_> {
     pub(super) fn course(&mut self, given_back: bool) {
         let opens = self.judged.iter().any(|one| one.live() && one.classified.opens);
         if self.incident().is_none() && !opens {
-            for one in self.judged {
-                self.say(format!("{}: {}", one.name(), one.reason));
-            }
+            self.tell_lines(self.judged.iter());
             return;
         }
         self.reasons();
@@ -50,12 +49,14 @@ impl Case<'_> {
 
     /// The faults speak first, the worst one before the others.
     fn reasons(&mut self) {
-        for one in self.judged {
-            if one.live() {
-                self.say(format!("{}: {}", one.name(), one.reason));
-            }
-            if let Some(would) = &one.would {
-                self.would(would.clone());
+        self.tell_lines(self.judged.iter().filter(|one| one.live()));
+    }
+
+    fn tell_lines<'j>(&mut self, judged: impl Iterator<Item = &'j Judged<'j>>) {
+        for line in lines::lines(judged) {
+            self.say(line.words);
+            if let Some(would) = line.would {
+                self.would(would);
             }
         }
     }
@@ -225,34 +226,17 @@ impl Case<'_> {
         None
     }
 
-    /// Mode approve asks a person, unless one has just said yes to this very plan.
+    /// Mode approve waits for a person, whose yes is their own request: `process --action evict`.
     fn needs_approval(&mut self) -> bool {
         let asks = |one: &&Judged<'_>| one.want == Some(Action::Evict);
-        let heals = self.judged.iter().filter(asks).any(|one| one.stance.mode == Mode::Heal);
-        if heals || self.approved() {
+        if self.judged.iter().filter(asks).any(|one| one.stance.mode == Mode::Heal) {
             return false;
         }
-        self.would("a person approves".to_owned());
+        let (node, cluster) = (&self.snapshot.node.reference.name, &self.snapshot.cluster.id);
+        self.would(format!("a person says yes: gpuhealctl process {node} --cluster {cluster} --action evict --reason WHY"));
         self.say("mode approve: waits for a person");
-        let lives = self.settings.windows.approval;
-        let at = self.incident().map_or(self.now, |incident| incident.state_at).after(lives);
-        if self.now < at {
-            self.again(at);
-        }
+        self.again(self.now.after(RECHECK));
         true
-    }
-
-    fn approved(&self) -> bool {
-        let Some(incident) = self.incident() else { return false };
-        let Some(word) = &incident.approved else { return false };
-        let fresh = self.now.since(word.at) <= self.settings.windows.approval;
-        let same = incident.fault_keys == self.keys_merged();
-        let number = match incident.state {
-            IncidentState::AwaitingApproval => word.decision_no == incident.decision_no,
-            IncidentState::Blocked | IncidentState::Suppressed => word.decision_no + 1 == incident.decision_no,
-            _ => false,
-        };
-        fresh && same && number
     }
 
     fn plan_harm(&mut self, mark_needed: bool, drain_needed: bool) -> IncidentState {

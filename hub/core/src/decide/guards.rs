@@ -54,9 +54,6 @@ fn believed(snapshot: &Snapshot, now: Timestamp) -> Result<(), Block> {
     if let Some(why) = &cluster.fleet_stop {
         return Err(Block::new(format!("the fleet is stopped: {why}"), "the stop is lifted", later));
     }
-    if let Some(why) = &cluster.observer.frozen {
-        return Err(Block::new(format!("cluster {} is frozen: {why}", cluster.id), "the freeze ends", later));
-    }
     if cluster.observer.state_at.is_none() {
         let reason = format!("no complete state of cluster {} yet: no budget and no opt-out can be judged", cluster.id);
         return Err(Block::new(reason, "the spoke sends its state", later));

@@ -40,6 +40,7 @@ impl Judged<'_> {
             level: self.classified.level,
             rule: self.classified.rule.clone(),
             mode: self.stance.mode,
+            mode_from: self.stance.mode_from.clone(),
             outcome: self.outcome,
             reason: self.reason.clone(),
         }
@@ -94,6 +95,7 @@ fn judge<'a>(fault: &'a KnownFault, snapshot: &Snapshot, policy: &Policy, settin
     if let Some(settled) = fault.settled.filter(|settled| level <= settled.level) {
         judged.outcome = VerdictOutcome::Settled;
         judged.reason = format!("an earlier incident settled this episode up to {}", settled.level);
+        judged.would = reopens(&judged, settled.level);
         return judged;
     }
     if fault.evidence.state == EvidenceState::Clear {
@@ -121,6 +123,13 @@ fn judge<'a>(fault: &'a KnownFault, snapshot: &Snapshot, policy: &Policy, settin
         }
     }
     judged
+}
+
+/// What would make a settled fault count again, while its source still shows it or is silent.
+fn reopens(judged: &Judged<'_>, settled: Level) -> Option<String> {
+    let worse = if settled < Level::P0 { format!(", becomes worse than {settled}") } else { String::new() };
+    let stands = judged.fault.evidence.state != EvidenceState::Clear;
+    stands.then(|| format!("{}: its source shows it anew{worse}, or a person asks for process mark or evict", judged.name()))
 }
 
 fn recorded(judged: &Judged<'_>) -> String {

@@ -70,18 +70,20 @@ fn a_plan_takes_place_cooldown_and_rate_in_one_decision() {
 }
 
 #[test]
-fn approve_acts_when_a_person_said_yes_to_this_very_plan() {
+fn in_approve_a_persons_request_to_evict_is_the_yes_and_the_explanation_says_so() {
     let fault = xid79();
     let mut story = snapshot(vec![fault.clone()]);
     let mut incident = incident(IncidentState::AwaitingApproval, std::slice::from_ref(&fault));
     incident.held = false;
-    incident.decision_no = 2;
-    for (number, age, want) in [(2, 60, true), (1, 60, false), (2, 3601, false)] {
-        incident.approved = Some(Approval { at: at(-age), by: "someone".into(), decision_no: number });
-        story.incident = Some(incident.clone());
-        let decision = decide(&story, &policy(Mode::Approve), now());
-        assert_eq!(decision.commands.iter().any(harmful), want, "decision {number}, {age} s ago");
-    }
+    story.incident = Some(incident);
+    let waits = decide(&story, &policy(Mode::Approve), now());
+    assert!(!waits.commands.iter().any(harmful));
+    assert!(waits.would_change.iter().any(|line| line.contains("process n1 --cluster c1 --action evict")), "{waits:?}");
+    let reason = "yes".to_owned();
+    story.request =
+        Some(Request { id: "r".into(), action: Action::Evict, reason, caller: "user/x".into(), ignore_cooldown: false });
+    let decision = decide(&story, &policy(Mode::Approve), now());
+    assert_eq!((steps(&decision), state(&decision)), (vec!["notify", "mark", "drain"], IncidentState::Quarantining));
 }
 
 #[test]
@@ -170,7 +172,6 @@ fn each_guard_blocks_with_its_arithmetic_and_is_asked_again() {
     blocked(&with(|s| s.cluster.out = 2), "2 of 20 GPU nodes of cluster c1 out, 10 % allows 2");
     blocked(&with(|s| s.cluster.fleet_out = 5), "5 of 100 GPU nodes of the fleet out, 5 % allows 5");
     blocked(&with(|s| s.cluster.fleet_stop = Some("drill".into())), "the fleet is stopped: drill");
-    blocked(&with(|s| s.cluster.observer.frozen = Some("half its nodes Unknown".into())), "frozen");
     blocked(&with(|s| s.cluster.observer.state_at = None), "no complete state");
     blocked(&with(|s| s.node.seen_at = gpuheal_proto::time::Timestamp::EPOCH), "not in the cluster's state");
     blocked(&with(|s| s.node.opted_out = true), "opt-out");
@@ -398,12 +399,39 @@ fn the_cluster_owners_own_settings_only_narrow() {
 }
 
 #[test]
-fn explain_says_what_decide_decides() {
-    let mut story = snapshot(vec![xid79()]);
-    story.cluster.out = 2;
-    let explanation = explain(&story, &policy(Mode::Heal), now());
-    assert_eq!(explanation.decision, decide(&story, &policy(Mode::Heal), now()));
-    for part in ["node n1 of cluster c1", "2 of 20 GPU nodes", "xid 79 on GPU 0000:5d:00: acts, P0", "what would change it"] {
-        assert!(explanation.text.contains(part), "{part} in\n{}", explanation.text);
-    }
+fn faults_that_differ_in_their_gpu_alone_are_one_line() {
+    let on = |bus| fault_on(Some(gpu(bus)), FaultClass::Xid, "31", Witness::KernelLine, Onset::Edge);
+    let mut story = snapshot((1..=8).map(on).collect());
+    let lines = decide(&story, &policy(Mode::Heal), now()).reasons;
+    assert_eq!(lines.iter().filter(|line| line.starts_with("xid 31 on")).collect::<Vec<_>>().len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("xid 31 on 8 GPUs: "), "{lines:?}");
+    story.faults.push(xid79());
+    let lines = decide(&story, &policy(Mode::Heal), now()).reasons;
+    assert!(lines[0].starts_with("xid 79 on GPU 0000:5d:00: ") && lines[1].starts_with("xid 31 on 8 GPUs: "), "{lines:?}");
+}
+
+#[test]
+fn a_released_node_that_is_still_faulty_says_what_would_change_it() {
+    let mut known = xid79();
+    known.settled = Some(Settled { level: Level::P0 });
+    let decision = decide(&snapshot(vec![known.clone()]), &policy(Mode::Heal), now());
+    assert_eq!(decision.incident, None);
+    assert!(decision.would_change.iter().any(|line| line.contains("xid 79") && line.contains("anew")), "{decision:?}");
+    known.evidence.state = EvidenceState::Clear;
+    assert_eq!(decide(&snapshot(vec![known]), &policy(Mode::Heal), now()).would_change, Vec::<String>::new());
+}
+
+#[test]
+fn a_persons_words_stay_the_reason_of_their_incident_until_something_else_speaks() {
+    let mut story = quarantined(vec![]);
+    let words = "user/anna asked for mark: odd noise".to_owned();
+    let was = story.incident.take().unwrap();
+    let manual = Incident { manual: true, level: Level::P2, state: IncidentState::Quarantining, reason: words.clone(), ..was };
+    story.incident = Some(manual);
+    let change = decide(&story, &policy(Mode::Heal), now()).incident.unwrap();
+    assert_eq!((change.state, change.reason.as_str(), change.level_word()), (IncidentState::Validating, words.as_str(), "manual"));
+    story.faults = vec![xid79()];
+    let change = decide(&story, &policy(Mode::Heal), now()).incident.unwrap();
+    assert_eq!(change.level_word(), "P0");
+    assert!(change.reason.starts_with("xid 79"), "{}", change.reason);
 }

@@ -43,12 +43,7 @@ impl Default for Settings {
             levels: BTreeMap::new(),
             corroboration: Corroboration { within: secs(60), trusted_conditions: Vec::new(), trusted_alerts: Vec::new() },
             response: response(),
-            windows: Windows {
-                observation: secs(10 * MINUTE),
-                merge: secs(5 * MINUTE),
-                node_youth: secs(10 * MINUTE),
-                approval: secs(HOUR),
-            },
+            windows: Windows { observation: secs(10 * MINUTE), merge: secs(5 * MINUTE), node_youth: secs(10 * MINUTE) },
             cooldown: secs(15 * MINUTE),
             attempts: Attempts { max: 3, window: secs(24 * HOUR) },
             budgets: Budgets { fleet: Budget { percent: 5, nodes: None }, cluster: Budget { percent: 10, nodes: None } },

@@ -204,6 +204,13 @@ impl<'t> Section<'t> {
         Some(entries.into_iter().filter_map(label).collect())
     }
 
+    /// Refuses a key that people may expect here, with a better word than that it is unknown.
+    pub(super) fn refuse(&mut self, name: &'static str, why: &str, problems: &mut Problems) {
+        if let Some((key, _)) = self.fields.remove(name) {
+            problems.add(key.place, &join(&self.path, name), why);
+        }
+    }
+
     /// Reports each key that nobody asked for.
     pub(super) fn close(self, problems: &mut Problems) {
         for (name, (key, _)) in &self.fields {

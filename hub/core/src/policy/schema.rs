@@ -190,7 +190,6 @@ fn windows(settings: &mut Settings, mut section: Section<'_>, problems: &mut Pro
     set(&mut windows.observation, section.span("observation", secs(0)..=secs(7 * DAY), problems));
     set(&mut windows.merge, section.span("merge", secs(0)..=secs(DAY), problems));
     set(&mut windows.node_youth, section.span("nodeYouth", secs(0)..=secs(DAY), problems));
-    set(&mut windows.approval, section.span("approval", secs(60)..=secs(7 * DAY), problems));
     section.close(problems);
 }
 
@@ -272,9 +271,9 @@ fn rule(tree: &Tree, path: &str, problems: &mut Problems) -> Option<Rule> {
 }
 
 fn scope(mut section: Section<'_>, problems: &mut Problems) -> Scope {
+    section.refuse("clusterLabels", "clusters carry no labels yet: name them by their ids under clusters", problems);
     let scope = Scope {
         clusters: section.texts("clusters", 1024, problems).unwrap_or_default(),
-        cluster_labels: section.labels("clusterLabels", 64, problems).unwrap_or_default(),
         node_labels: section.labels("nodeLabels", 64, problems).unwrap_or_default(),
         gpu_models: section.texts("gpuModels", 64, problems).unwrap_or_default(),
     };

@@ -75,10 +75,7 @@ impl Scope {
         let has = |labels: &std::collections::BTreeMap<String, String>, wanted: &std::collections::BTreeMap<String, String>| {
             wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
         };
-        cluster
-            && has(&snapshot.cluster.labels, &self.cluster_labels)
-            && has(&snapshot.node.labels, &self.node_labels)
-            && self.model_fits(snapshot, fault)
+        cluster && has(&snapshot.node.labels, &self.node_labels) && self.model_fits(snapshot, fault)
     }
 
     fn model_fits(&self, snapshot: &Snapshot, fault: Option<&KnownFault>) -> bool {

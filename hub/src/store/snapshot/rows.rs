@@ -21,8 +21,6 @@ use crate::{
 
 #[derive(Debug, FromRow)]
 pub(super) struct ClusterRow {
-    pub(super) labels: Json<Labels>,
-    pub(super) frozen: Option<String>,
     pub(super) config_yaml: String,
     pub(super) state_as_of: Option<DateTime<Utc>>,
     pub(super) snapshot_at: Option<DateTime<Utc>>,
@@ -187,10 +185,6 @@ pub(super) struct IncidentRow {
     pub(super) decision_no: i32,
     pub(super) policy_revision: i64,
     pub(super) opened_at: DateTime<Utc>,
-    pub(super) approved_at: Option<DateTime<Utc>>,
-    pub(super) approved_by: Option<String>,
-    pub(super) approved_decision_no: Option<i32>,
-    pub(super) validated: Option<String>,
     pub(super) held: bool,
     pub(super) fault_keys: Vec<String>,
 }

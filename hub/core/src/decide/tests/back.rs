@@ -41,7 +41,6 @@ fn a_release_waits_for_no_budget_stop_cooldown_or_breaker() {
     story.cluster.fleet_out = 100;
     story.cluster.newly_suspect = 20;
     story.cluster.fleet_stop = Some("drill".into());
-    story.cluster.observer.frozen = Some("storm".into());
     story.cluster.rate.milli_tokens = 0;
     story.cooldown = Some(Cooldown { incident: incident_id(7), state: CooldownState::Reserved });
     assert_eq!(steps(&decide(&story, &policy(Mode::Observe), now())), ["release"]);

@@ -162,8 +162,6 @@ impl World {
             fault_keys: change.fault_keys.clone(),
             held,
             undo: Default::default(),
-            approved: None,
-            validated: None,
             reason: change.reason.clone(),
         });
     }

@@ -93,6 +93,16 @@ fn every_error_of_a_document_is_told_at_once_with_its_place_and_path() {
 }
 
 #[test]
+fn cluster_labels_are_refused_with_what_to_write_instead() {
+    let found = problems(&of_spec("rules: {r: {mode: heal, scope: {clusterLabels: {env: prod}}}}"));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0].contains("clusterLabels") && found[0].contains("no labels yet") && found[0].contains("under clusters"),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn what_contradicts_itself_is_refused() {
     for (text, part) in [
         ("detection: {gpuTempHigh: 80, gpuTempWarn: 85}", "gpuTempWarn 85 is above gpuTempHigh 80"),
