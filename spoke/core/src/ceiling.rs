@@ -8,7 +8,7 @@ mod duration;
 use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
-    command::{Command, Refusal},
+    command::{Command, DeadlineOutcome, Refusal, Step},
     words::{Action, Level, Mode},
 };
 
@@ -154,6 +154,11 @@ impl Config {
         if !command.harmful() {
             return Ok(());
         }
+        if command.level != MANUAL && command.steps.iter().any(passes_budgets) {
+            return over(
+                "passing a PodDisruptionBudget is for a person alone: the command is not one that was asked for by hand".to_owned(),
+            );
+        }
         if let (Some(lowest), Some(level)) = (self.alert_level, Level::parse(&command.level))
             && level < lowest
         {
@@ -199,6 +204,11 @@ impl Config {
             (one, other) => one.or(other),
         }
     }
+}
+
+/// Whether a drain deletes past a budget at its deadline.
+fn passes_budgets(step: &Step) -> bool {
+    matches!(step, Step::Drain(drain) if drain.on_deadline == DeadlineOutcome::BypassPdb)
 }
 
 /// Level of a command that a person asked for.

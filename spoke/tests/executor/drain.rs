@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpuheal_proto::{
     command::{DeadlineOutcome, Step},
-    link::v1::CommandState,
+    link::v1::{CommandState, RefusalCode},
 };
 use gpuheal_spoke::ports::{LocalConfig, Standing};
 use kubesim::build;
@@ -118,10 +118,15 @@ async fn past_its_deadline_a_drain_stops_and_says_what_is_left() {
     assert_eq!(end.state(), CommandState::Failed);
     assert!(end.reason.contains("ml/guarded-1"), "{}", end.reason);
     assert!(cluster.pod("guarded-1").is_some());
-    // With leave to pass the budget it goes, by a delete that is bound to its UID.
+    // A plan by itself may not pass the budget; where a person asked for it, the pod goes by a delete bound to its UID.
     words.on_deadline = DeadlineOutcome::BypassPdb;
     words.allow_pdb_bypass = true;
-    let end = spoke.carry_out(&command(&cluster, "n1", 2, vec![Step::Drain(words)])).await;
+    let end = spoke.carry_out(&command(&cluster, "n1", 2, vec![Step::Drain(words.clone())])).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Refused, RefusalCode::OverCeiling), "{}", end.reason);
+    assert!(cluster.pod("guarded-1").is_some());
+    let mut by_hand = command(&cluster, "n1", 3, vec![Step::Drain(words)]);
+    by_hand.level = "manual".into();
+    let end = spoke.carry_out(&by_hand).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert!(cluster.pod("guarded-1").is_none());
 }

@@ -1,3 +1,5 @@
+use gpuheal_proto::command::Drain;
+
 use super::*;
 use crate::verify::testing::{command, drain, mark, release_step};
 
@@ -129,4 +131,16 @@ fn spans_need_units() {
     for text in ["", "15", "m", "15x", "1h 30m", "99999999999999999999s"] {
         assert_eq!(parse_duration(text), None, "{text}");
     }
+}
+
+#[test]
+fn a_budget_is_passed_only_by_a_command_that_a_person_asked_for_and_the_refusal_says_so() {
+    let Step::Drain(drain) = drain() else { unreachable!() };
+    let bypass = Step::Drain(Drain { on_deadline: DeadlineOutcome::BypassPdb, allow_pdb_bypass: true, ..drain });
+    let mut asked = command(vec![mark(), bypass]);
+    let (refusal, why) = Config::default().admit(&asked, &none(), SMALL).unwrap_err();
+    assert_eq!(refusal, Refusal::OverCeiling);
+    assert!(why.contains("PodDisruptionBudget") && why.contains("by hand"), "{why}");
+    asked.level = MANUAL.to_owned();
+    assert_eq!(Config::default().admit(&asked, &none(), SMALL), Ok(()));
 }
