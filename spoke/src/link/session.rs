@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{limits, link::v1, time::Timestamp};
+use gpuheal_proto::{ids::StreamId, limits, link::v1, time::Timestamp};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -93,6 +93,7 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
         _ => return Err(Error::NoWelcome),
     };
     welcomed(deps, &welcome, sent.elapsed());
+    persisted(deps, &welcome.resume).await;
     let heartbeat = match welcome.heartbeat_ms {
         0 => limits::HEARTBEAT,
         ms => Duration::from_millis(ms.into()).min(limits::HEARTBEAT),
@@ -106,7 +107,7 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
     Ok(Opened::Session(Box::new(Session { wire, stream, heartbeat, shared, keys })))
 }
 
-fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(gpuheal_proto::ids::StreamId, u64)]) -> v1::Hello {
+fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u64)]) -> v1::Hello {
     let seen = deps.seen.borrow().clone();
     v1::Hello {
         cluster_id: identity.cluster.to_string(),
@@ -139,6 +140,15 @@ fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {
     deps.metrics.inc(metrics::ATTACHES, &[("outcome", "attached")]);
     let (generation, term, rtt_ms) = (welcome.session_generation, welcome.hub_term, rtt.as_millis());
     tracing::info!(session.generation = generation, hub.term = term, rtt_ms, "attached to the hub");
+}
+
+/// What the hub says it has is acked, whichever session or process the ack was meant for.
+async fn persisted(deps: &Deps, resume: &[v1::ResumePoint]) {
+    for point in resume {
+        if let (Ok(stream), Some(upto @ 1..)) = (StreamId::parse(&point.stream_id), point.from_seq.checked_sub(1)) {
+            deps.journal.acked(stream, upto).await;
+        }
+    }
 }
 
 async fn serve(deps: &Deps, lanes: &mut Lanes, session: Session, cancel: &CancellationToken) -> End {

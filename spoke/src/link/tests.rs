@@ -207,6 +207,30 @@ async fn faults_go_on_where_the_hub_said_and_an_ack_is_final() {
 }
 
 #[tokio::test]
+async fn what_the_hub_had_acked_before_a_crash_leaves_the_queue() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let dir = tempfile::tempdir().unwrap();
+    {
+        // No clean end: the next process goes on under another stream, and knows of no ack.
+        let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+        journal.append(&["1", "2"].map(fault), vec![]).await.unwrap();
+    }
+    soon(async {
+        while std::fs::File::open(dir.path().join("lock")).unwrap().try_lock().is_err() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let spoke = spoke_in(&hub.url, hub.identity.path(), dir);
+    let mut depth = spoke.journal.depth();
+    soon(depth.wait_for(|depth| depth.unacked == 2)).await.unwrap();
+    let mut session = hub.session().await;
+    let stream = session.hello.journals[0].stream_id.clone();
+    session.welcome(&[(&stream, 3)], 1024).await;
+    soon(depth.wait_for(|depth| depth.unacked == 0)).await.unwrap();
+}
+
+#[tokio::test]
 async fn no_more_faults_are_in_flight_than_the_credit_allows() {
     let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
     let spoke = spoke(&hub.url, hub.identity.path());
