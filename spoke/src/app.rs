@@ -1,6 +1,7 @@
 //! Puts the spoke's parts together, and takes them apart in the order that loses nothing: sources first, then the hand,
 //! then the Lease, then the link, then the journal. Losing the Lease ends the process, since its other half may act.
 
+mod kube_system;
 mod logs;
 mod parts;
 

@@ -4,14 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use gpuheal_spoke_core::verify::Trust;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
 };
 
-use super::Group;
+use super::{Group, kube_system};
 use crate::{
     args::Run,
     clock::HubClock,
@@ -42,8 +40,6 @@ const EVIDENCE_MAX: usize = 8;
 const ASKS_MAX: usize = 64;
 /// A list from scratch this often, beside the watches.
 const RESYNC: Duration = Duration::from_secs(1800);
-/// First call to the API server.
-const API_WITHIN: Duration = Duration::from_secs(10);
 
 /// A running spoke.
 pub(super) struct Parts {
@@ -63,7 +59,6 @@ impl Parts {
         let identity = Identity::load(&run.identity).context("identity")?;
         let trust = Trust::parse(&identity.trust).context("trust bundle")?;
         let clients = kube_client::connect(run.kubeconfig.as_deref()).await.context("Kubernetes client")?;
-        let kube_system_uid = kube_system_uid(&clients.read).await?;
         let (journal, held) = Journal::open(&run.journal, run.journal_limits()).context("journal")?;
         let listener = TcpListener::bind(run.listen_http).await.with_context(|| format!("listen on {}", run.listen_http))?;
         let http_address = listener.local_addr().context("listener's address")?;
@@ -167,7 +162,8 @@ impl Parts {
                 hub: run.hub.clone(),
                 identity: run.identity.clone(),
                 replica: run.replica_id.clone(),
-                kube_system_uid,
+                // Filled in before the link runs.
+                kube_system_uid: String::new(),
             },
             journal: journal.clone(),
             settings,
@@ -179,7 +175,15 @@ impl Parts {
             attachment: attachment_tx,
             wanted: wanted_tx,
         };
-        link.spawn("link", link::run(linking, link::Lanes { statuses, states, evidence, asks }, link.cancel.clone()));
+        let (cancel, read) = (link.cancel.clone(), clients.read.clone());
+        link.spawn("link", async move {
+            let mut linking = linking;
+            linking.config.kube_system_uid = tokio::select! {
+                () = cancel.cancelled() => return,
+                uid = kube_system::uid(read, kube_system::RETRY) => uid,
+            };
+            link::run(linking, link::Lanes { statuses, states, evidence, asks }, cancel).await;
+        });
 
         let mut config = views.config.clone();
         let (stop, nodes) = (hand.cancel.clone(), views.nodes.clone());
@@ -229,20 +233,6 @@ impl Parts {
             why = self.hand.died() => why,
             why = self.link.died() => why,
         }
-    }
-}
-
-/// Which cluster this really is. Without the right to see it the hub goes by the certificate alone.
-async fn kube_system_uid(client: &kube::Client) -> anyhow::Result<String> {
-    let api: Api<Namespace> = Api::all(client.clone());
-    let got = tokio::time::timeout(API_WITHIN, api.get("kube-system")).await.context("API server did not answer")?;
-    match got {
-        Ok(namespace) => Ok(namespace.metadata.uid.unwrap_or_default()),
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-            tracing::warn!(code = status.code, "namespace kube-system cannot be read, its UID is not told to the hub");
-            Ok(String::new())
-        }
-        Err(error) => Err(error).context("read namespace kube-system"),
     }
 }
 
