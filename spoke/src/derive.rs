@@ -2,6 +2,7 @@
 //! what they find before anybody hears of it. Both replicas take alerts; pages and node objects count for the leader
 //! alone, and teach a standby the inventory. When the journal refuses, what was taken in is forgotten and found again.
 
+mod complain;
 mod evidence;
 mod nodes;
 mod page;
@@ -38,6 +39,7 @@ use crate::{
     watch::{Nodes, Touched},
 };
 
+use complain::Complaints;
 use evidence::Pending;
 use nodes::Lookup;
 
@@ -114,6 +116,8 @@ pub struct Derive {
     pending: Mutex<Pending>,
     /// UIDs by name, to tell which part goes when a node does.
     uids: Mutex<BTreeMap<String, NodeUid>>,
+    /// Who has sent what could not be read.
+    complaints: Complaints,
     /// When a webhook's body was last taken.
     alerted_at: Mutex<Option<Timestamp>>,
 }
@@ -135,6 +139,7 @@ impl Derive {
             turn: tokio::sync::Mutex::new(()),
             pending: Mutex::default(),
             uids: Mutex::default(),
+            complaints: Complaints::default(),
             alerted_at: Mutex::default(),
         })
     }
@@ -149,6 +154,7 @@ impl Derive {
             return Err(AlertError::NotListed);
         }
         let settings = self.deps.settings.detect();
+        self.count_malformed(&body);
         let lookup = Lookup::new(&self.deps.nodes, &self.deps.exporters);
         // Which nodes it names, found out on an empty memory: their parts can then be put back.
         Held::new(self.deps.cluster.clone()).take_alerts(&body, &lookup, &settings, now);
@@ -178,6 +184,20 @@ impl Derive {
         let settings = self.deps.settings.detect();
         let held = self.held.lock().expect("no holder of this lock panics");
         held.sources(&settings, clock::wall()).iter().map(Into::into).collect()
+    }
+
+    /// Alerts of a body that could not be read, while its others are used.
+    fn count_malformed(&self, body: &webhook::Webhook) {
+        if body.refused_total == 0 {
+            return;
+        }
+        let count = u64::from(body.refused_total);
+        self.deps.metrics.add(metrics::ALERTS_MALFORMED, &[], f64::from(body.refused_total));
+        if let Some(unreadable) = self.complaints.due(&format!("webhook {}", body.receiver), count, clock::boottime()) {
+            let first = body.refused.first().map(|first| format!("{}: expected {}", first.path, first.expected));
+            let first = first.unwrap_or_default();
+            tracing::warn!(receiver = %body.receiver, unreadable, first, "alerts of a webhook could not be read, the others were used");
+        }
     }
 
     fn leads(&self) -> bool {

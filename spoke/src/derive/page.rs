@@ -8,7 +8,7 @@ use gpuheal_spoke_core::{
 
 use super::Derive;
 use crate::{
-    metrics,
+    clock, metrics,
     scrape::{Failure, Target},
 };
 
@@ -28,7 +28,7 @@ impl Derive {
         // A journal that refuses has said so; the next page finds it again.
         let _ = match decoded {
             Ok(Ok(page)) => {
-                self.count(&page);
+                self.count(&page, &name);
                 if self.leads() {
                     self.take(&named, false, |held| held.take_page(&node, &source, &page, &settings, now)).await
                 } else {
@@ -51,13 +51,15 @@ impl Derive {
         }
     }
 
-    /// Lines and rows that were not used, by reason; the first bad lines go to the log.
-    fn count(&self, page: &dcgm::Page<'_>) {
+    /// Lines and rows that were not used, by reason; the first bad line goes to the log, once a minute for each exporter.
+    fn count(&self, page: &dcgm::Page<'_>, exporter: &str) {
         for (reason, count) in page.errors.counts() {
             self.deps.metrics.add(metrics::ROWS_REFUSED, &[("reason", &snake(&format!("{reason:?}")))], f64::from(*count));
         }
-        if let Some(first) = page.errors.first().first() {
-            tracing::debug!(line = first.line, reason = ?first.reason, total = page.errors.total(), "lines of a page were not used");
+        if let Some(first) = page.errors.first().first()
+            && let Some(lines) = self.complaints.due(exporter, page.errors.total().into(), clock::boottime())
+        {
+            tracing::warn!(exporter, lines, line = first.line, reason = ?first.reason, "lines of an exporter's page could not be read, the others were used");
         }
         for (skip, count) in &page.skipped {
             let reason = match skip {

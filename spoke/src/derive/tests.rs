@@ -52,6 +52,32 @@ async fn an_xid_that_appears_between_two_pages_is_journaled_as_an_edge_once() {
 }
 
 #[tokio::test]
+async fn an_unreadable_alert_is_counted_and_its_neighbours_are_used() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    let good = json!({"status": "firing", "startsAt": "2026-11-29T19:00:00Z", "labels": {"alertname": "GPUXid", "node": "n1", "xid": "79"}});
+    let body = json!({"receiver": "spoke", "alerts": [good, {"labels": 5}, "no alert"]});
+    let taken = cluster.derive.alerts(body.to_string().as_bytes(), Timestamp::from_unix_ms(1_800_000_000_000)).await.unwrap();
+    assert_eq!((taken.faults, taken.refused.len()), (1, 2), "{taken:?}");
+    assert_eq!(cluster.metrics.get(crate::metrics::ALERTS_MALFORMED, &[]), Some(2.0));
+    assert_eq!(cluster.derive.complaints.due("webhook spoke", 1, clock::boottime()), None, "it was warned about just now");
+}
+
+#[tokio::test]
+async fn an_exporters_broken_lines_are_counted_and_warned_about_once_a_minute() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    let broken = "DCGM_FI_DEV_XID_ERRORS{gpu=\"0\",UUID=\"GPU-0\"} 0\nDCGM_FI_DEV_GPU_TEMP{gpu= 4\n";
+    for at_s in [0, 15] {
+        let now = Timestamp::from_unix_ms(1_800_000_000_000 + at_s * 1000);
+        cluster.derive.page(&target(), Ok(broken.as_bytes()), now).await;
+    }
+    let refused = cluster.metrics.render();
+    assert!(refused.lines().any(|line| line.starts_with("gpu_selfhealing_spoke_rows_refused_total") && line.ends_with(" 2")), "{refused}");
+    assert_eq!(cluster.derive.complaints.due("exporter 10.0.0.1:9400", 1, clock::boottime()), None, "it was warned about just now");
+}
+
+#[tokio::test]
 async fn a_standby_learns_the_inventory_and_reports_no_fault() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));
