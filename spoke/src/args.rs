@@ -8,6 +8,9 @@ use gpuheal_spoke_core::ceiling::parse_duration;
 
 use crate::{ceiling::Flags, elector, journal, link::Hub, scrape::StaticTarget};
 
+/// What is logged by default.
+pub const LOG: &str = "info,kube_client=off";
+
 /// One cluster's spoke of gpu-selfhealing.
 #[derive(Debug, Parser)]
 #[command(name = "gpuheal-spoke", version)]
@@ -89,8 +92,9 @@ pub struct Run {
     /// Log as JSON, one object a line.
     #[arg(long, env = "GPUHEAL_LOG_JSON")]
     pub log_json: bool,
-    /// What to log, such as info or gpuheal_spoke=debug.
-    #[arg(long, env = "GPUHEAL_LOG", default_value = "info")]
+    /// What to log, such as info or gpuheal_spoke=debug. The Kubernetes client's own lines are off by default: each failed
+    /// call is told by whoever made it, with its cause.
+    #[arg(long, env = "GPUHEAL_LOG", default_value = LOG)]
     pub log: String,
 }
 

@@ -19,7 +19,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 pub use self::lease::Error;
 use self::{lease::LeaseApi, observed::Observed};
-use crate::{clock::boottime, ports::Leadership};
+use crate::{clock::boottime, link::chain, ports::Leadership};
 
 /// How to elect.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Elector {
         tokio::spawn(async move {
             let why = match task.await {
                 Ok(Ok(())) => "released".to_owned(),
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => chain(&error),
                 Err(error) => format!("the elector died: {error}"),
             };
             ended_tx.send_replace(Some(why));
@@ -221,7 +221,7 @@ impl Run {
             }
             Ok(false) => false,
             Err(error) => {
-                tracing::warn!(%error, "lease not written");
+                tracing::warn!(error = %chain(&error), "lease not written");
                 false
             }
         }

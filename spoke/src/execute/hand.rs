@@ -55,7 +55,7 @@ impl HandLoop {
                 },
                 Some(back) = self.tasks.join_next() => match back {
                     Ok(back) => self.back(back),
-                    Err(error) => tracing::error!(%error, "a task of the executor died"),
+                    Err(error) => tracing::error!(error = %crate::link::chain(&error), "a task of the executor died"),
                 },
                 Ok(()) = leadership.changed() => {
                     leadership.borrow_and_update();
@@ -93,7 +93,9 @@ impl HandLoop {
                 self.pending.remove(&id);
                 match node {
                     Ok(node) => self.command(bytes, Some(node)),
-                    Err(error) => tracing::warn!(command.id = %id, %error, "node not read, the command may come again"),
+                    Err(error) => {
+                        tracing::warn!(command.id = %id, error = %crate::link::chain(&error), "node not read, the command may come again")
+                    }
                 }
             }
             Back::Fence(result) => {
@@ -103,7 +105,7 @@ impl HandLoop {
                         self.ctx.set_fence(fence);
                         self.resume();
                     }
-                    Err(error) => tracing::error!(%error, "fence not read, nothing is executed"),
+                    Err(error) => tracing::error!(error = %crate::link::chain(&error), "fence not read, nothing is executed"),
                 }
             }
             Back::Settled(id) => drop(self.pending.remove(&id)),

@@ -42,7 +42,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> St
                 known.allowed.insert(namespace);
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(namespace, %error, "namespace not read, its stateful pods stay"),
+            Err(error) => {
+                tracing::warn!(namespace, error = %crate::link::chain(&error), "namespace not read, its stateful pods stay")
+            }
         }
     }
     for (namespace, claim) in claims {
@@ -55,7 +57,7 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> St
                 known.bound.insert(format!("{namespace}/{claim}"));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(namespace, claim, %error, "claim not read, its pod stays"),
+            Err(error) => tracing::warn!(namespace, claim, error = %crate::link::chain(&error), "claim not read, its pod stays"),
         }
     }
     known
