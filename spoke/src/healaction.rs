@@ -9,7 +9,9 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::record::{begun, cursor, envelope_bytes, is_final, new_spec, seq, set_condition, state, status_of, undo_of};
+pub use self::record::{
+    begun, cursor, envelope_bytes, foreign_spec, is_final, new_spec, seq, set_condition, state, status_of, undo_of,
+};
 
 /// What was asked.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
@@ -25,16 +27,17 @@ pub use self::record::{begun, cursor, envelope_bytes, is_final, new_spec, seq, s
     derive = "Default",
     derive = "PartialEq",
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
-    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action"}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason"}"#,
+    printcolumn = r#"{"name":"Fault","type":"string","jsonPath":".spec.fault"}"#,
     printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.state"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action","priority":1}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct HealActionSpec {
     /// The signed command, base64 of the envelope exactly as it came. Empty in a tombstone of a cancelled command that
-    /// never came.
+    /// never came, and of one that was for another cluster.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub envelope: String,
     /// Name of the node.
@@ -55,6 +58,9 @@ pub struct HealActionSpec {
     /// P0, P1, P2 or manual.
     #[serde(default)]
     pub level: String,
+    /// What is wrong, in two words such as `xid 79`; empty where only a person's word is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fault: String,
     /// Why, with numbers.
     #[serde(default)]
     pub reason: String,
@@ -85,6 +91,9 @@ pub struct HealActionSpec {
     /// What the first write to the node was planned to change, with how it was before: stored before that write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undo: Vec<UndoEntry>,
+    /// Pods that a drain was to evict as they were seen when it was made: whoever takes it up knows of those that are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<PodRecord>,
     /// Set when this never will be done: it was final from its first moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tombstone: Option<Tombstone>,
@@ -193,7 +202,7 @@ pub struct PodRecord {
     pub name: String,
     /// What ties.
     pub uid: String,
-    /// waiting, evicting, gone, blocked, skipped or failed.
+    /// planned, waiting, evicting, gone, blocked, skipped or failed.
     pub state: String,
     /// Why it is blocked, skipped or failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -73,15 +73,15 @@ pub struct Verified {
 }
 
 /// A refusal and its reason, with numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Refused {
     /// The code.
     pub refusal: Refusal,
     /// For people.
     pub reason: String,
-    /// The command's id where its signature holds and yet no stage was reached that carries the command: a tombstone can
-    /// then be set up for it.
-    pub id: Option<CommandId>,
+    /// The command where its signature holds and yet no stage was reached that carries it: a tombstone can then be set up
+    /// for it, with what it says of itself.
+    pub command: Option<Box<Command>>,
 }
 
 impl Refused {
@@ -89,7 +89,7 @@ impl Refused {
     #[must_use]
     pub fn new(refusal: Refusal, reason: impl Into<String>) -> Self {
         let reason: String = reason.into();
-        Self { refusal, reason: clip(&reason, limits::REASON_BYTES_MAX).to_owned(), id: None }
+        Self { refusal, reason: clip(&reason, limits::REASON_BYTES_MAX).to_owned(), command: None }
     }
 }
 
@@ -173,7 +173,9 @@ impl Envelope<Unverified> {
         let payload = signature::check(&bytes, trust, envelope::COMMAND_TYPE)?;
         let body = v1::CommandBody::decode(payload).map_err(|error| Refused::new(Refusal::Malformed, error.to_string()))?;
         let command = Command::try_from(body).map_err(|error| Refused::new(malformed(&error), error.to_string()))?;
-        check_audience(&command.audience, cluster).map_err(|refused| Refused { id: Some(command.id), ..refused })?;
+        if let Err(refused) = check_audience(&command.audience, cluster) {
+            return Err(Refused { command: Some(Box::new(command)), ..refused });
+        }
         Ok(Envelope { stage: Authentic { bytes, command } })
     }
 }

@@ -6,14 +6,18 @@ mod evict;
 mod jobs;
 mod look;
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt as _};
 use gpuheal_proto::{
-    command::{DeadlineOutcome, Drain},
+    command::{Command, DeadlineOutcome, Drain, Step},
     ids::GpuUuid,
 };
-use gpuheal_spoke_core::drain::{PodFacts, Rules, plan};
+use gpuheal_spoke_core::drain::{Plan, PodFacts, Rules, plan};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -25,7 +29,7 @@ use tokio::{
 };
 
 use self::{evict::Outcome, jobs::Jobs};
-use super::{guard::Halt, run::Run};
+use super::{Ctx, guard::Halt, notify, run::Run};
 use crate::{
     events::Kind,
     healaction::PodRecord,
@@ -39,12 +43,18 @@ const IN_FLIGHT_MAX: usize = 16;
 const LIST_WAIT: Duration = Duration::from_secs(20);
 /// How long a bypass waits past the pods' own grace.
 const BYPASS_WAIT: Duration = Duration::from_secs(60);
+/// Pods that an intent names: a node has 16 GPUs at most, and seven slices of each.
+const EXPECTED_MAX: usize = 128;
 
 type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Error>> + Send>>;
 
 /// Drains the node.
 pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Result<String, Halt> {
     let mut events = watch_pods(run);
+    let marks = run.command.steps.iter().any(|step| matches!(step, Step::Mark { .. }));
+    if !marks {
+        notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
+    }
     let pods = first_list(run, &mut events).await?;
     let config = run.ctx.config();
     let storage = look::storage(&run.ctx.kube, &pods, drain).await;
@@ -62,8 +72,12 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         },
     );
     let skipped: Vec<PodRecord> = plan.skipped.iter().filter(|skipped| skipped.holds_gpu).map(jobs::skipped_record).collect();
+    let earlier = run.pods_before(index);
+    let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
+    jobs.recall(&earlier);
     let mut work = Work {
-        jobs: Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now()),
+        gone_before: gone_before(earlier, &plan),
+        jobs,
         calls: JoinSet::new(),
         deadline: deadline(run, index, drain),
         outcome: drain.on_deadline,
@@ -81,6 +95,41 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     work.outcome()
 }
 
+/// The pods that this drain is about, as our watch shows them: for the intent, so that whoever takes it up before the
+/// first progress was written still knows of those that are gone. Costs no call. Whether storage may be touched is found
+/// out later: until then its pods are among them.
+pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
+    let drain = command.steps.iter().find_map(|step| if let Step::Drain(drain) = step { Some(drain) } else { None });
+    let Some(drain) = drain else { return Vec::new() };
+    let pods = ctx.deps.nodes.pods_on(command.target.node.name.as_str());
+    let config = ctx.config();
+    let gpu = command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
+    let plan = plan(
+        pods.iter().filter_map(|pod| look::pod_facts(pod)).collect(),
+        &Rules {
+            drain,
+            gpu: gpu.as_ref(),
+            namespace_allowed: &|namespace| config.namespace_allowed(namespace),
+            stateful_allowed: &BTreeSet::new(),
+            bound_claims: &BTreeSet::new(),
+            ready_by_owner: &BTreeMap::new(),
+        },
+    );
+    let stored = plan.leftovers().filter(|left| drain.include_stateful && !left.pod.claims.is_empty()).map(|left| &left.pod);
+    plan.planned().map(|planned| &planned.pod).chain(stored).take(EXPECTED_MAX).map(jobs::planned_record).collect()
+}
+
+/// Those of `earlier` that were to go and that the plan does not know any more.
+fn gone_before(earlier: Vec<PodRecord>, plan: &Plan) -> Vec<PodRecord> {
+    let here: BTreeSet<&str> = plan.planned().map(|one| &one.pod).chain(plan.leftovers().map(|one| &one.pod)).map(uid).collect();
+    let went = earlier.into_iter().filter(|pod| pod.state != "skipped" && !here.contains(pod.uid.as_str()));
+    went.map(|pod| PodRecord { state: "gone".to_owned(), reason: String::new(), ..pod }).collect()
+}
+
+fn uid(pod: &PodFacts) -> &str {
+    pod.uid.as_str()
+}
+
 struct Work {
     jobs: Jobs,
     calls: JoinSet<(String, Outcome)>,
@@ -88,6 +137,8 @@ struct Work {
     outcome: DeadlineOutcome,
     bypass: bool,
     skipped: Vec<PodRecord>,
+    /// Pods that went while somebody else was at work on this drain.
+    gone_before: Vec<PodRecord>,
     index: usize,
 }
 
@@ -138,7 +189,7 @@ impl Work {
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
             let (events, command) = (run.ctx.events.clone(), run.command.clone());
-            run.aside(async move { events.on_node(&command, &format!("blocked-{uid}"), Kind::Warning, &blocked).await });
+            run.aside(None, async move { events.on_node(&command, &format!("blocked-{uid}"), Kind::Warning, &blocked).await });
         }
     }
 
@@ -163,14 +214,16 @@ impl Work {
     }
 
     fn records(&self) -> Vec<PodRecord> {
-        self.jobs.records().into_iter().chain(self.skipped.iter().cloned()).collect()
+        let others = self.skipped.iter().chain(&self.gone_before).cloned();
+        self.jobs.records().into_iter().chain(others).collect()
     }
 
     /// While a pod that holds a GPU is left, nobody may say that the node is drained.
     fn outcome(&self) -> Result<String, Halt> {
         let left: Vec<_> = self.skipped.iter().map(|pod| format!("{}/{}: {}", pod.namespace, pod.name, pod.reason)).collect();
         let stuck = self.jobs.stuck();
-        let mut message = format!("{} of {} pods gone", self.jobs.gone(), self.jobs.len());
+        let before = self.gone_before.len();
+        let mut message = format!("{} of {} pods gone", self.jobs.gone() + before, self.jobs.len() + before);
         if self.jobs.came_back() > 0 {
             message = format!("{message}; {} new pods of the same owners came to this node", self.jobs.came_back());
         }
@@ -204,7 +257,9 @@ async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>,
             Ok(Some(Ok(watcher::Event::InitApply(pod)))) => pods.extend(look::pod_facts(&pod)),
             Ok(Some(Ok(watcher::Event::InitDone))) => return Ok(pods),
             Ok(Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)))) => {}
-            Ok(Some(Err(error))) => tracing::warn!(command.id = %run.command.id, %error, "pods of the node not listed yet"),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(command.id = %run.command.id, error = %crate::link::chain(&error), "pods of the node not listed yet")
+            }
             Ok(None) | Err(_) => return Err(Halt::Lost("the node's pods could not be listed".to_owned())),
         }
     }

@@ -143,8 +143,8 @@ impl HandLoop {
         tracing::info!(command.id = %command.id, node.name = %command.target.node.name, refusal = %refused.refusal, reason = refused.reason, "command refused");
         match action {
             None => {
-                let mut spec =
-                    healaction::new_spec(command, envelope.bytes(), self.ctx.deps.replica.as_str(), self.ctx.reign().unwrap_or(0));
+                let reign = self.ctx.reign().unwrap_or(0);
+                let mut spec = self.ctx.records.spec(command, envelope.bytes(), self.ctx.deps.replica.as_str(), reign);
                 spec.tombstone = Some(tombstone(CommandState::Refused, &refused));
                 self.bury(command.id, spec);
             }
@@ -163,9 +163,11 @@ impl HandLoop {
     fn refuse_unread(&mut self, sha256: String, refused: Refused) {
         tracing::warn!(envelope.sha256 = sha256, refusal = %refused.refusal, reason = refused.reason, "command not accepted");
         let leads = self.ctx.reign().is_some() && self.ctx.actions.ready();
-        if let (Some(id), true) = (refused.id, leads) {
-            let spec = HealActionSpec { tombstone: Some(tombstone(CommandState::Refused, &refused)), ..HealActionSpec::default() };
-            return self.bury(id, spec);
+        if let (Some(command), true) = (&refused.command, leads) {
+            let holder = self.ctx.deps.replica.as_str();
+            let mut spec = healaction::foreign_spec(command, holder, self.ctx.reign().unwrap_or(0));
+            spec.tombstone = Some(tombstone(CommandState::Refused, &refused));
+            return self.bury(command.id, spec);
         }
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {
@@ -203,7 +205,7 @@ impl HandLoop {
                     ctx.records.show_tombstone(&action).await;
                 }
                 Ok(Created::Exists(action)) => ctx.reports.tell(&action).await,
-                Err(error) => tracing::warn!(command.id = %id, %error, "tombstone not created"),
+                Err(error) => tracing::warn!(command.id = %id, error = %crate::link::chain(&error), "tombstone not created"),
             }
             Back::Settled(id)
         });
@@ -217,7 +219,9 @@ impl HandLoop {
         self.tasks.spawn(async move {
             match ctx.records.finish(&action, state, &refusal, &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
-                Err(error) => tracing::warn!(command.id = action.id(), %error, "HealAction not ended yet"),
+                Err(error) => {
+                    tracing::warn!(command.id = action.id(), error = %crate::link::chain(&error), "HealAction not ended yet")
+                }
             }
             id.map_or(Back::Done, Back::Settled)
         });
@@ -243,8 +247,14 @@ impl HandLoop {
             Some(action) if healaction::is_final(&action) => self.tell(action),
             Some(action) => self.end_open(&action, CommandState::Cancelled, "", reason),
             None => {
-                let tombstone = Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason };
-                let spec = HealActionSpec { hub_term: cancel.hub_term, tombstone: Some(tombstone), ..HealActionSpec::default() };
+                let spec = HealActionSpec {
+                    hub_term: cancel.hub_term,
+                    holder: self.ctx.deps.replica.to_string(),
+                    lease_transitions: self.ctx.reign().unwrap_or(0),
+                    reason: reason.clone(),
+                    tombstone: Some(Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason }),
+                    ..HealActionSpec::default()
+                };
                 self.bury(cancel.command, spec);
             }
         }

@@ -18,7 +18,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::{Ctx, api::Error, guard::Halt, run::Run};
+use super::{Ctx, api::Error, guard::Halt, notify, run::Run};
 use crate::{
     events::Kind,
     metrics,
@@ -72,17 +72,13 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
     Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")))
 }
 
-/// One Event on the node, unless the plan has a notify step that says it.
-fn tell(run: &mut Run<'_>, want: Want) {
-    if run.command.steps.iter().any(|step| matches!(step, Step::Notify { .. })) {
-        return;
-    }
-    let cordon = if want.cordon { ", cordoned" } else { "" };
+/// One Event on the node: what is on it now.
+pub(super) fn tell(run: &mut Run<'_>, want: Want) {
+    let all = [(want.label, "label"), (want.taint, "taint"), (want.cordon, "cordon")];
+    let done: Vec<_> = all.into_iter().filter_map(|(set, name)| set.then_some(name)).collect();
     let drains = run.command.steps.iter().any(|step| matches!(step, Step::Drain(_)));
-    let then = if drains { ", GPU pods are being evicted" } else { "" };
-    let (events, command) = (run.ctx.events.clone(), run.command.clone());
-    let message = format!("quarantined: labelled and tainted{cordon}{then}");
-    run.aside(async move { events.on_node(&command, "mark", Kind::Warning, &message).await });
+    let then = if drains { "; GPU pods are being evicted" } else { "" };
+    notify::tell(run, "mark", Kind::Warning, format!("quarantined: {}{then}", done.join(", ")));
 }
 
 /// What came of a patch.
@@ -103,7 +99,7 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
     match run.ctx.kube.call("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
         Ok(_) => Ok(Patched::Yes),
         Err(error) if error.conflict() || error.transient() => {
-            tracing::debug!(command.id = %run.command.id, %error, "node patch planned anew");
+            tracing::debug!(command.id = %run.command.id, error = %crate::link::chain(&error), "node patch planned anew");
             Ok(Patched::Again)
         }
         Err(error) if error.not_found() => Err(gone(run)),

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_proto::{
-    command::{CommandState, Undo, UndoKind},
+    command::{Command, CommandState, Undo, UndoKind},
     kubernetes::{FIELD_MANAGER, FINALIZER},
     time::{Timestamp, parse_rfc3339},
 };
@@ -19,7 +19,7 @@ use super::{
     store::Actions,
 };
 use crate::{
-    healaction::{self, HealAction, HealActionStatus},
+    healaction::{self, HealAction, HealActionSpec, HealActionStatus},
     report::Reports,
 };
 
@@ -53,6 +53,17 @@ impl Records {
 
     pub(super) fn named(&self, id: &str, spec: healaction::HealActionSpec) -> HealAction {
         HealAction::named(id, &self.namespace, spec)
+    }
+
+    /// The spec for a command. One that names no fault, as a release's, is about its incident's.
+    pub(super) fn spec(&self, command: &Command, envelope: &[u8], holder: &str, reign: u64) -> HealActionSpec {
+        let mut spec = healaction::new_spec(command, envelope, holder, reign);
+        if spec.fault.is_empty() {
+            let of_incident = |action: &Arc<HealAction>| action.spec.incident == spec.incident && !action.spec.fault.is_empty();
+            let earlier = self.actions.all().into_iter().find(of_incident);
+            spec.fault = earlier.map(|action| action.spec.fault.clone()).unwrap_or_default();
+        }
+        spec
     }
 
     /// Creates the intent or tombstone. A conflict means that it exists: that one is then the truth. An answer that was
@@ -89,7 +100,7 @@ impl Records {
         status.refusal.clone_from(&tombstone.refusal);
         status.outcome.clone_from(&tombstone.reason);
         if let Err(error) = self.write_status(action, status).await {
-            tracing::debug!(command.id = action.id(), %error, "tombstone has no status");
+            tracing::debug!(command.id = action.id(), error = %crate::link::chain(&error), "tombstone has no status");
         }
     }
 
@@ -174,7 +185,9 @@ impl Records {
             Ok(action) => drop(self.actions.put(action)),
             Err(error) if error.not_found() => self.actions.remove(action.id()),
             // Told and acked again at the next session, and tried again then.
-            Err(error) => tracing::debug!(command.id = action.id(), %error, "finalizer not dropped yet"),
+            Err(error) => {
+                tracing::debug!(command.id = action.id(), error = %crate::link::chain(&error), "finalizer not dropped yet")
+            }
         }
     }
 
@@ -188,7 +201,7 @@ impl Records {
             let preconditions = Preconditions { uid: action.metadata.uid.clone(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.id(), &params)).await {
-                tracing::debug!(command.id = action.id(), %error, "HealAction not collected yet");
+                tracing::debug!(command.id = action.id(), error = %crate::link::chain(&error), "HealAction not collected yet");
             }
         }
     }

@@ -7,9 +7,13 @@ use gpuheal_spoke_core::release::release as plan;
 use super::{
     guard::Halt,
     mark::{ATTEMPTS_MAX, Patched, current, patch_node, pause, stamp},
+    notify,
     run::Run,
 };
 use crate::{events::Kind, metrics, verify::cached_node};
+
+/// The moment that its Event is named by.
+const TOLD: &str = "release";
 
 /// Releases the node.
 pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Halt> {
@@ -20,6 +24,7 @@ pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Ha
         let stamp = stamp(run.ctx, run.command);
         // Taken up after the patch was sent: it carries our revision and nothing of ours is left.
         if facts.plan_revision() == Some(stamp.plan_rev) && !facts.marked() {
+            notify::tell(run, TOLD, Kind::Normal, "released: nothing of ours is left on the node".to_owned());
             return Ok("was released already".to_owned());
         }
         let release = plan(&facts, &undo, stamp).map_err(|error| Halt::failed(error.to_string()))?;
@@ -30,8 +35,7 @@ pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Ha
                 if !release.left.is_empty() {
                     message = format!("{message}; left {}", release.left.join(", "));
                 }
-                let (events, command, text) = (run.ctx.events.clone(), run.command.clone(), format!("released: {message}"));
-                run.aside(async move { events.on_node(&command, "release", Kind::Normal, &text).await });
+                notify::tell(run, TOLD, Kind::Normal, format!("released: {message}"));
                 return Ok(message);
             }
             Patched::Again => pause(attempt).await,

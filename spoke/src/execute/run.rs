@@ -18,7 +18,9 @@ use tokio::{
 };
 
 use super::{
-    Ctx, StopWord, drain,
+    Ctx, StopWord,
+    api::Error,
+    drain,
     guard::{Guard, Halt},
     mark, notify,
     record::Created,
@@ -27,6 +29,7 @@ use super::{
 use crate::{
     events::Kind,
     healaction::{self, HealAction, HealActionStatus, PodRecord, StepRecord, UndoEntry},
+    link::chain,
     metrics,
     verify::record_now,
 };
@@ -53,9 +56,11 @@ pub(super) struct Run<'a> {
     pub(super) guard: Guard<'a>,
     pub(super) status: HealActionStatus,
     action: Arc<HealAction>,
-    side: JoinSet<()>,
+    /// What is told on the side, each with the step that stands and falls with it.
+    side: JoinSet<(Option<usize>, Result<(), Error>)>,
     progress_at: Instant,
     effect: bool,
+    taken_up: bool,
 }
 
 /// Executes a verified command, new or taken up.
@@ -94,6 +99,7 @@ pub(super) async fn run(
         side: JoinSet::new(),
         progress_at: Instant::now() + PROGRESS_FIRST,
         effect,
+        taken_up,
         ctx,
         command,
     };
@@ -114,7 +120,8 @@ pub(super) async fn run(
 /// Creates the intent with the undo record of its first write to the node.
 async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<Arc<HealAction>, String> {
     let command = envelope.command();
-    let mut spec = healaction::new_spec(command, envelope.bytes(), ctx.deps.replica.as_str(), reign);
+    let mut spec = ctx.records.spec(command, envelope.bytes(), ctx.deps.replica.as_str(), reign);
+    spec.pods = drain::expected(ctx, command);
     spec.undo = mark::planned_undo(ctx, command).fields.iter().map(UndoEntry::from).collect();
     let action = ctx.records.named(&command.id.to_string(), spec);
     match ctx.records.create(&action).await {
@@ -143,7 +150,9 @@ async fn cancel_older(ctx: &Ctx, command: &Command, reign: u64) {
             let reason = format!("superseded by plan revision {}", command.plan_rev);
             match ctx.records.finish(&action, CommandState::Cancelled, "SUPERSEDED", &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
-                Err(error) => tracing::debug!(command.id = action.id(), %error, "older action not ended, its own guard will"),
+                Err(error) => {
+                    tracing::debug!(command.id = action.id(), error = %crate::link::chain(&error), "older action not ended, its own guard will")
+                }
             }
         }
     }
@@ -179,10 +188,17 @@ impl Run<'_> {
         }
     }
 
-    /// A mark that was made before we took the command up still tells what a person may have taken away.
+    /// A mark that was made before we took the command up still tells what a person may have taken away. Nobody knows
+    /// whether its Event was posted: a second one of the same name is none.
     fn done_before(&mut self, step: &Step) {
-        if let Step::Mark { label, taint, cordon } = step {
-            self.guard.marked = Some(Want { label: *label, taint: *taint, cordon: *cordon });
+        match step {
+            Step::Mark { label, taint, cordon } => {
+                let want = Want { label: *label, taint: *taint, cordon: *cordon };
+                self.guard.marked = Some(want);
+                mark::tell(self, want);
+            }
+            Step::Notify { message } => drop(notify::notify(self, message)),
+            Step::Drain(_) | Step::RestartWorkload { .. } | Step::Release { .. } => {}
         }
     }
 
@@ -202,7 +218,9 @@ impl Run<'_> {
         record.finished_unix_ms = now;
         match result {
             Ok(message) => {
-                "done".clone_into(&mut record.state);
+                // An Event is done when it was answered for.
+                let notifies = matches!(self.command.steps[index], Step::Notify { .. });
+                if notifies { "running" } else { "done" }.clone_into(&mut record.state);
                 record.message.clone_from(message);
                 self.status.cursor = u32::try_from(index + 1).unwrap_or(u32::MAX);
             }
@@ -214,9 +232,48 @@ impl Run<'_> {
         }
     }
 
-    /// Something that is told on the side: a failure of it stops nothing, yet it is joined before the last word.
-    pub(super) fn aside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.side.spawn(task);
+    /// Something that is told on the side: a failure of it stops nothing, yet it is joined before the last word, which says
+    /// how `step` fared by it.
+    pub(super) fn aside(&mut self, step: Option<usize>, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
+        self.side.spawn(async move { (step, task.await) });
+    }
+
+    /// Pods of a drain that whoever was at work before knew of.
+    pub(super) fn pods_before(&self, index: usize) -> Vec<PodRecord> {
+        match &self.status.steps[index].pods {
+            recorded if !recorded.is_empty() => recorded.clone(),
+            _ if self.taken_up => self.action.spec.pods.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Waits for what is told on the side, and writes down how it went. A command that was to tell and nothing else fails
+    /// with its Event.
+    async fn settle_told(&mut self, end: Result<(), Halt>) -> Result<(), Halt> {
+        while let Some(told) = self.side.join_next().await {
+            let Ok((Some(index), result)) = told else { continue };
+            let record = &mut self.status.steps[index];
+            let (state, message) = match result {
+                Ok(()) => ("done", "Event posted".to_owned()),
+                Err(error) => ("failed", format!("Event not posted: {}", chain(&error))),
+            };
+            state.clone_into(&mut record.state);
+            record.message = message;
+        }
+        let mut failed = None;
+        for (record, step) in self.status.steps.iter_mut().zip(&self.command.steps) {
+            if matches!(step, Step::Notify { .. }) && record.state == "running" {
+                "skipped".clone_into(&mut record.state);
+                "nothing was done that an Event could tell of".clone_into(&mut record.message);
+            }
+            if record.state == "failed" {
+                failed = Some(record.message.clone());
+            }
+        }
+        match failed {
+            Some(why) if end.is_ok() && self.command.action() == Action::Notify => Err(Halt::failed(why)),
+            Some(_) | None => end,
+        }
     }
 
     /// What was ours on the node before this command.
@@ -297,12 +354,10 @@ impl Run<'_> {
     }
 
     async fn finish(mut self, end: Result<(), Halt>) -> Ended {
+        let end = self.settle_told(end).await;
         let (state, reason) = match end {
             Ok(()) => (CommandState::Succeeded, self.summary()),
-            Err(Halt::Lost(why)) => {
-                while self.side.join_next().await.is_some() {}
-                return Ended::Lost(why);
-            }
+            Err(Halt::Lost(why)) => return Ended::Lost(why),
             Err(Halt::End { state, refusal, reason }) => {
                 let state = if self.effect { state } else { CommandState::Refused };
                 self.status.refusal = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
@@ -320,7 +375,6 @@ impl Run<'_> {
         }
         tracing::info!(command.id = %self.command.id, node.name = %self.command.target.node.name, %state, reason, "command ended");
         self.last_event(state, &reason).await;
-        while self.side.join_next().await.is_some() {}
         Ended::Final
     }
 
@@ -339,16 +393,15 @@ impl Run<'_> {
         }
     }
 
-    /// On the HealAction, in our own namespace; and on the node when a person should look. A release told its node.
+    /// On the HealAction, in our own namespace; and on the node when a person should look: what went well has told it.
     async fn last_event(&self, state: CommandState, reason: &str) {
         let good = state == CommandState::Succeeded;
         let kind = if good { Kind::Normal } else { Kind::Warning };
         let message = format!("{} of node {} {state}: {reason}", self.command.action(), self.command.target.node.name);
+        // The status is written: whether these come is only logged.
         if !good {
-            self.ctx.events.on_node(self.command, "ended", kind, &message).await;
+            let _ = self.ctx.events.on_node(self.command, "ended", kind, &message).await;
         }
-        if !good || self.command.action() != Action::Release {
-            self.ctx.events.on_action(&self.action, self.command, "ended", kind, &message).await;
-        }
+        let _ = self.ctx.events.on_action(&self.action, self.command, "ended", kind, &message).await;
     }
 }

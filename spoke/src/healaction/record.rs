@@ -3,11 +3,15 @@
 use base64::Engine as _;
 use gpuheal_proto::{
     command::{Command, CommandState, Undo, UndoField, UndoKind},
+    fault::FaultClass,
     time::Timestamp,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Condition, HealAction, HealActionSpec, HealActionStatus, UndoEntry};
+
+/// A column of a narrow terminal.
+const FAULT_BYTES_MAX: usize = 24;
 
 /// The spec of an intent or tombstone for this command.
 #[must_use]
@@ -25,6 +29,7 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         action: command.action().to_string(),
         incident: command.incident.to_string(),
         level: command.level.clone(),
+        fault: short_fault(&command.reason).unwrap_or_default(),
         reason: command.reason.clone(),
         plan_revision: command.plan_rev,
         command_seq: command.cmd_seq,
@@ -35,8 +40,25 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         holder: holder.to_owned(),
         lease_transitions,
         undo: Vec::new(),
+        pods: Vec::new(),
         tombstone: None,
     }
+}
+
+/// The spec of a tombstone of a command that was for another cluster: what it says of itself, without the numbers that
+/// count in this one.
+#[must_use]
+pub fn foreign_spec(command: &Command, holder: &str, lease_transitions: u64) -> HealActionSpec {
+    HealActionSpec { plan_revision: 0, command_seq: 0, hub_term: 0, ..new_spec(command, &[], holder, lease_transitions) }
+}
+
+/// The fault's class and code at the beginning of a reason such as `xid 79 on GPU 0000:5d:00: …`. A reason that begins
+/// otherwise, as a person's does, names none.
+fn short_fault(reason: &str) -> Option<String> {
+    let name = reason.split(": ").next()?.split(" on GPU ").next()?;
+    let class = name.split(' ').next()?;
+    FaultClass::parse(class)?;
+    Some(gpuheal_proto::bytes_text::clip(name, FAULT_BYTES_MAX).to_owned())
 }
 
 /// The bytes of the signed command; nothing when the text is no base64.
@@ -155,5 +177,19 @@ impl HealAction {
     #[must_use]
     pub fn held(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == gpuheal_proto::kubernetes::FINALIZER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_fault;
+
+    #[test]
+    fn a_reason_that_begins_with_a_fault_names_it_and_a_persons_words_do_not() {
+        assert_eq!(short_fault("xid 79 on GPU 0000:5d:00: kernel line"), Some("xid 79".to_owned()));
+        assert_eq!(short_fault("xid 79: two witnesses"), Some("xid 79".to_owned()));
+        assert_eq!(short_fault("3 quarantines of this node within 24 h: marked"), None);
+        assert_eq!(short_fault("looks odd"), None);
+        assert_eq!(short_fault(""), None);
     }
 }

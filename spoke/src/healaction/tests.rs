@@ -20,6 +20,20 @@ fn the_crd_has_the_columns_and_the_status_subresource_that_people_use() {
     }
 }
 
+/// NAME is a UUID of 36 columns; a node's name of 12 leaves 23 for the rest with their gaps of 3.
+#[test]
+fn what_a_narrow_terminal_shows_is_node_fault_level_state_and_age() {
+    use kube::CustomResourceExt as _;
+    let version = HealAction::crd().spec.versions.remove(0);
+    let columns = version.additional_printer_columns.unwrap();
+    let shown = |wide: bool| {
+        let wanted = columns.iter().filter(|column| (column.priority.unwrap_or(0) > 0) == wide);
+        wanted.map(|column| column.name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(false), ["Node", "Fault", "Level", "State", "Age"]);
+    assert_eq!(shown(true).last(), Some(&"Reason"));
+}
+
 #[test]
 fn an_intent_without_status_is_received_and_a_tombstone_is_final_from_its_first_moment() {
     let mut action = HealAction::named("id", "ns", HealActionSpec::default());

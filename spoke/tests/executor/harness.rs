@@ -348,7 +348,7 @@ pub(crate) fn command(cluster: &Cluster, node: &str, plan_rev: u64, steps: Vec<S
         times: Times { created: now, deliver_by: after(60), start_by: after(300), finish_by: after(2700), expires: after(3000) },
         incident: IncidentId::from_uuid(uuid_v7(Timestamp::from_unix_ms(1), &[2; 32])),
         level: "P0".into(),
-        reason: "xid 79 on 0000:5d:00".into(),
+        reason: "xid 79 on GPU 0000:5d:00: the GPU has fallen off the bus".into(),
         policy_revision: 1,
         policy_digest: "d".into(),
         target: Target {

@@ -1,6 +1,9 @@
 //! Marking: how often a node is written, and what is there before it is.
 
-use gpuheal_proto::{command::Command, link::v1::CommandState};
+use gpuheal_proto::{
+    command::{Command, Step},
+    link::v1::{CommandState, StepState},
+};
 use serde_json::json;
 
 use crate::harness::{Cluster, Spoke, command, drain, eventually, mark, marks, signed};
@@ -110,4 +113,71 @@ async fn events_are_found_by_reason_on_the_node_and_in_our_namespace() {
     for part in ["quarantined", "xid 79", &command.incident.to_string(), &command.id.to_string()] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
+}
+
+/// Messages of the Events on the command's node, by this command.
+fn on_node(cluster: &Cluster, command: &Command) -> Vec<String> {
+    let id = command.id.to_string();
+    let all = cluster.sim.store().list("events");
+    let on_node =
+        all.iter().filter(|event| event["involvedObject"]["kind"] == "Node" && event["metadata"]["namespace"] == "default");
+    on_node.filter_map(|event| event["message"].as_str()).filter(|text| text.contains(&id)).map(str::to_owned).collect()
+}
+
+fn notify(command: &Command) -> Step {
+    Step::Notify { message: command.reason.clone() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_event_says_what_was_done_and_why_once_whether_the_hub_asked_for_one_or_not() {
+    let cluster = Cluster::start().await;
+    let mut spoke = Spoke::leading(&cluster, "a", "").await;
+    for (node, asked) in [("n1", true), ("n2", false)] {
+        let mut command = command(&cluster, node, 1, vec![mark(), drain()]);
+        if asked {
+            command.steps.insert(0, notify(&command));
+        }
+        let end = spoke.carry_out(&command).await;
+        assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+        let told = on_node(&cluster, &command);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("quarantined: label, taint, cordon; GPU pods are being evicted; why: xid 79"), "{}", told[0]);
+        assert_eq!(told[0].matches(&command.reason).count(), 1, "{}", told[0]);
+        assert!(told[0].contains(&command.incident.to_string()), "{}", told[0]);
+        if asked {
+            assert_eq!((end.steps[0].state(), end.steps[0].message.as_str()), (StepState::Done, "Event posted"));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_alone_is_a_warning_that_says_why_once() {
+    let cluster = Cluster::start().await;
+    let mut spoke = Spoke::leading(&cluster, "a", "").await;
+    let mut command = command(&cluster, "n1", 1, vec![]);
+    command.steps.push(notify(&command));
+    let end = spoke.carry_out(&command).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    let told = on_node(&cluster, &command);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("warned: xid 79"), "{}", told[0]);
+    assert_eq!(told[0].matches(&command.reason).count(), 1, "{}", told[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_was_not_posted_is_never_called_posted_and_a_command_that_was_nothing_else_has_failed() {
+    let cluster = Cluster::start().await;
+    let mut spoke = Spoke::leading(&cluster, "a", "").await;
+    cluster.sim.faults().deny("create", "events", None);
+    let mut alone = command(&cluster, "n1", 1, vec![]);
+    alone.steps.push(notify(&alone));
+    let end = spoke.carry_out(&alone).await;
+    assert_eq!(end.state(), CommandState::Failed);
+    assert!(end.reason.contains("Event not posted"), "{}", end.reason);
+    let mut with_mark = command(&cluster, "n2", 2, vec![mark()]);
+    with_mark.steps.insert(0, notify(&with_mark));
+    let end = spoke.carry_out(&with_mark).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "the mark does not hang on it: {}", end.reason);
+    assert_eq!(end.steps[0].state(), StepState::Failed);
+    assert!(end.steps[0].message.contains("Event not posted"), "{}", end.steps[0].message);
 }

@@ -40,7 +40,13 @@ async fn a_command_for_another_cluster_is_refused_with_a_tombstone() {
     command.audience = ClusterId::parse("c2").unwrap();
     let end = spoke.carry_out(&command).await;
     assert_eq!((end.state(), end.refusal()), (CommandState::Refused, RefusalCode::WrongAudience));
-    assert!(cluster.action(command.id).is_some());
+    let tombstone = cluster.action(command.id).unwrap()["spec"].clone();
+    for (field, want) in
+        [("node", "n1"), ("fault", "xid 79"), ("level", "P0"), ("action", "mark"), ("reason", &command.reason), ("holder", "a")]
+    {
+        assert_eq!(tombstone[field], want, "{field} of {tombstone}");
+    }
+    assert_eq!(tombstone["commandSeq"], 0, "another cluster's numbers do not count here");
     untouched(&cluster, "n1").await;
 }
 

@@ -32,7 +32,7 @@ async fn a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon() {
     })
     .await;
     let requests: Vec<_> = cluster.requests_since(from).iter().map(|r| format!("{} {}", r.verb, r.target())).collect();
-    assert!(requests.len() <= 4, "{requests:#?}");
+    assert!(requests.len() <= 5, "{requests:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,4 +62,23 @@ async fn the_record_of_a_mark_is_kept_until_its_release_is_acked() {
     assert!(held(second.id), "its outcome has not reached the hub");
     spoke.ack(&released).await;
     eventually("both are let go", || async { !held(first.id) && !held(second.id) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_leaves_an_event_on_the_node_and_on_its_healaction_and_is_about_the_incidents_fault() {
+    let cluster = Cluster::start().await;
+    let mut spoke = Spoke::leading(&cluster, "a", "").await;
+    let marked = spoke.carry_out(&command(&cluster, "n1", 1, vec![mark()])).await;
+    let mut back = command(&cluster, "n1", 2, vec![release(marked.undo)]);
+    back.reason = "clear for 15 min".into();
+    let end = spoke.carry_out(&back).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    let id = back.id.to_string();
+    let told = |kind: &str, namespace: &str| {
+        let all = cluster.sim.store().list("events");
+        let ours = all.iter().filter(|event| event["message"].as_str().is_some_and(|text| text.contains(&id)));
+        ours.filter(|event| event["involvedObject"]["kind"] == kind && event["metadata"]["namespace"] == namespace).count()
+    };
+    eventually("both Events", || async { told("Node", "default") == 1 && told("HealAction", "gpu-selfhealing") == 1 }).await;
+    assert_eq!(cluster.action(back.id).unwrap()["spec"]["fault"], "xid 79");
 }

@@ -103,3 +103,34 @@ async fn what_the_old_leader_could_not_report_is_told_by_the_next() {
     assert_eq!((again.status_seq, again.state()), (told.status_seq, told.state()));
     assert_eq!(cluster.sim.recorder().writes_to("nodes").len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record() {
+    let cluster = Cluster::start().await;
+    for pod in ["web-1", "web-2"] {
+        cluster.gpu_pod(pod, "n1", json!({}));
+    }
+    cluster.create(build::pdb("ml", "guarded", 1, &[("app", "guarded")]));
+    cluster.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": {"app": "guarded"}}}));
+    let first = Spoke::leading(&cluster, "a", "").await;
+    let command = command(&cluster, "n1", 1, vec![mark(), drain()]);
+    first.send(signed(&command)).await;
+    eventually("two are gone, the third is held", || async {
+        cluster.pod("web-1").is_none() && cluster.pod("web-2").is_none() && cluster.evictions().len() >= 3
+    })
+    .await;
+    let planned = cluster.action(command.id).unwrap()["spec"]["pods"].as_array().unwrap().len();
+    assert_eq!(planned, 3, "the plan was there before the first eviction");
+    // Before any progress was written: what the intent says is all that the next leader has.
+    first.kill();
+    let mut second = Spoke::start(&cluster, "b", "").await;
+    let id = command.id.to_string();
+    second.told("progress", |status| status.command_id == id && status.state() == CommandState::Started).await;
+    cluster.gpu_pod("guarded-2", "n2", json!({"metadata": {"labels": {"app": "guarded"}}}));
+    let end = second.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert!(end.reason.contains("3 of 3 pods gone"), "{}", end.reason);
+    let names: Vec<_> = end.steps[1].pods.iter().map(|pod| (pod.name.as_str(), pod.state.as_str())).collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(names.iter().all(|(_, state)| *state == "gone"), "{names:?}");
+}

@@ -92,6 +92,15 @@ impl Jobs {
         }
     }
 
+    /// What was asked before this one took the drain up counts on.
+    pub(super) fn recall(&mut self, earlier: &[PodRecord]) {
+        for record in earlier {
+            if let Some(job) = self.by_uid.get_mut(&record.uid) {
+                job.calls = record.eviction_calls;
+            }
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_uid.len()
     }
@@ -178,7 +187,10 @@ impl Jobs {
         job.attempt += 1;
         job.due = now + wait;
         job.blocked = blocked;
-        job.reason.clone_from(&reason);
+        // An answer that says nothing of why leaves what held it back before as the best that is known.
+        if !reason.is_empty() {
+            job.reason.clone_from(&reason);
+        }
         (first && !reason.is_empty()).then(|| format!("pod {}/{} cannot be evicted yet: {reason}", job.pod.namespace, job.pod.name))
     }
 
@@ -203,7 +215,7 @@ impl Jobs {
                     self.dirty = true;
                 }
             }
-            Some(Err(error)) => tracing::warn!(%error, "watch of the node's pods failed"),
+            Some(Err(error)) => tracing::warn!(error = %crate::link::chain(&error), "watch of the node's pods failed"),
             None => {}
         }
     }
@@ -320,7 +332,9 @@ impl Job {
         match self.state {
             State::Waiting if self.after_completion && !self.bypass => "waiting for its completion",
             State::Waiting if self.reason.is_empty() => "waiting",
+            // Asking again is no progress while the last answer was no.
             State::Waiting => "blocked",
+            State::Asked if !self.reason.is_empty() => "blocked",
             State::Asked | State::Leaving => "evicting",
             State::Gone => "gone",
             State::Stuck => "failed",
@@ -336,6 +350,18 @@ impl Job {
             reason: self.reason.clone(),
             eviction_calls: self.calls,
         }
+    }
+}
+
+/// The record of a pod that is to go.
+pub(super) fn planned_record(pod: &PodFacts) -> PodRecord {
+    PodRecord {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        state: "planned".to_owned(),
+        reason: String::new(),
+        eviction_calls: 0,
     }
 }
 

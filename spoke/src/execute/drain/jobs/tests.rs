@@ -118,3 +118,22 @@ fn a_pod_that_waits_for_completion_is_evicted_only_past_the_deadline_by_leave() 
     assert_eq!(jobs.due(now), ["a"]);
     assert!(jobs.launch("a").unwrap().bypass);
 }
+
+#[test]
+fn a_pod_that_a_budget_holds_back_stays_blocked_while_it_is_asked_again() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    jobs.launch("a").unwrap();
+    assert_eq!(jobs.records()[0].state, "evicting");
+    jobs.answered("a", budget(), now);
+    for answer in [budget(), Outcome::Throttled { wait: None }, Outcome::Again { wait: None }, Outcome::Doubt] {
+        jobs.launch("a").unwrap();
+        let asked = jobs.records().remove(0);
+        assert_eq!((asked.state.as_str(), asked.reason.contains("budget web")), ("blocked", true), "before {answer:?}");
+        jobs.answered("a", answer, now);
+        assert_eq!(jobs.records()[0].state, "blocked");
+    }
+    jobs.launch("a").unwrap();
+    jobs.answered("a", Outcome::Accepted, now);
+    assert_eq!((jobs.records()[0].state.as_str(), jobs.records()[0].reason.as_str()), ("evicting", ""));
+}
