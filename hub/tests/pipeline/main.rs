@@ -8,6 +8,7 @@ mod explaining;
 mod guards;
 mod ingesting;
 mod policy;
+mod questions;
 mod settling;
 mod stopping;
 mod waking;

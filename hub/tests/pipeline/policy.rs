@@ -86,7 +86,7 @@ async fn auditors_see_the_views_and_nothing_else() {
     let world = World::healing(2).await;
     let mut conn = sqlx::PgConnection::connect_with(&world.pool.connect_options()).await.unwrap();
     sqlx::query("SET ROLE gpuheal_auditor").execute(&mut conn).await.unwrap();
-    for view in ["incidents", "faults", "commands", "actions"] {
+    for view in ["incidents", "faults", "decisions", "commands", "actions", "policies"] {
         sqlx::query(sqlx::AssertSqlSafe(format!("SELECT * FROM audit.{view}"))).execute(&mut conn).await.unwrap();
     }
     assert!(sqlx::query("SELECT * FROM commands").execute(&mut conn).await.is_err());
