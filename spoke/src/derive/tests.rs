@@ -73,7 +73,10 @@ async fn an_exporters_broken_lines_are_counted_and_warned_about_once_a_minute() 
         cluster.derive.page(&target(), Ok(broken.as_bytes()), now).await;
     }
     let refused = cluster.metrics.render();
-    assert!(refused.lines().any(|line| line.starts_with("gpu_selfhealing_spoke_rows_refused_total") && line.ends_with(" 2")), "{refused}");
+    assert!(
+        refused.lines().any(|line| line.starts_with("gpu_selfhealing_spoke_rows_refused_total") && line.ends_with(" 2")),
+        "{refused}"
+    );
     assert_eq!(cluster.derive.complaints.due("exporter 10.0.0.1:9400", 1, clock::boottime()), None, "it was warned about just now");
 }
 
