@@ -166,7 +166,7 @@ async fn connect(url: &str, connections: u32) -> anyhow::Result<PgPool> {
         loop {
             match pool::connect(url, connections).await {
                 Err(error) if error.class() == store::Class::Transient => {
-                    tracing::warn!(%error, "the database does not let us in yet");
+                    tracing::warn!(error = %crate::chain::chain(&error), "the database does not let us in yet");
                     tokio::time::sleep(POLL).await;
                 }
                 outcome => return outcome,
@@ -199,10 +199,12 @@ async fn publish(pool: PgPool, board: Arc<Board>, stop: CancellationToken) {
         match decide::policy_in_force(&pool).await {
             Ok(policy) if published != Some(policy.revision) => match board.publish(&policy) {
                 Ok(()) => published = Some(policy.revision),
-                Err(error) => tracing::error!(%error, policy.revision = policy.revision, "detection settings could not be signed"),
+                Err(error) => {
+                    tracing::error!(error = %crate::chain::chain(&error), policy.revision = policy.revision, "detection settings could not be signed")
+                }
             },
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "the policy in force could not be read"),
+            Err(error) => tracing::warn!(error = %crate::chain::chain(&error), "the policy in force could not be read"),
         }
         if stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_none() {
             return;

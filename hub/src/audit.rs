@@ -57,6 +57,10 @@ kinds!(
     CommandSigned = "command_signed",
     /// Deliver: the envelope was put on a stream.
     CommandSent = "command_sent",
+    /// Sign: the hash of a cancellation's envelope, and why the command is called off.
+    CancelSigned = "cancel_signed",
+    /// Deliver: the cancellation was put on a stream.
+    CancelSent = "cancel_sent",
     /// Settle: what a spoke reported of a command, with its steps and undo record.
     CommandReported = "command_reported",
     /// Settle: a report that came after a final state was assumed.

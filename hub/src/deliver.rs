@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use crate::{
     audit::{self, Entry, Kind},
+    chain::chain,
     link::{Lane, Registry, Session},
     metrics,
     store::{
@@ -59,7 +60,7 @@ impl Stage {
                 Ok(pass) => pass.left,
                 Err(error) => {
                     metrics::STAGE_FAILURES.inc(["deliver"]);
-                    tracing::warn!(error = %error, cause = ?std::error::Error::source(&error), "delivery round failed");
+                    tracing::warn!(error = %chain(&error), "delivery round failed");
                     false
                 }
             };
@@ -120,11 +121,12 @@ struct Pass {
 async fn note(conn: &mut PgConnection, sent: &[Key], cancelled: &[Key]) -> Result<(), store::Error> {
     let mut tx = conn.begin().await.label("deliver.begin")?;
     let noted = outbox::sent(&mut tx, sent).await.label("deliver.sent")?;
-    outbox::cancel_sent(&mut tx, cancelled).await.label("deliver.cancel_sent")?;
+    let called_off = outbox::cancel_sent(&mut tx, cancelled).await.label("deliver.cancel_sent")?;
     let mut entries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-    for (cluster, command, incident) in noted {
+    let noted = noted.into_iter().map(|row| (Kind::CommandSent, row));
+    for (kind, (cluster, command, incident)) in noted.chain(called_off.into_iter().map(|row| (Kind::CancelSent, row))) {
         entries.entry(cluster).or_default().push(Entry {
-            kind: Kind::CommandSent,
+            kind,
             actor: "hub/deliver".to_owned(),
             subject: format!("command/{command}"),
             incident: Some(IncidentId::from_uuid(incident)),

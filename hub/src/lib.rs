@@ -5,6 +5,7 @@
 pub mod app;
 pub mod args;
 pub mod audit;
+mod chain;
 pub mod clock;
 pub mod decide;
 pub mod deliver;

@@ -72,7 +72,7 @@ impl Identity {
                 }
                 Err(error) => {
                     metrics::TLS_RELOADS.inc(["failed"]);
-                    tracing::warn!(error = %error, "identity files are not usable, the last good ones stay in force");
+                    tracing::warn!(error = %crate::chain::chain(&error), "identity files are not usable, the last good ones stay in force");
                 }
             }
         }

@@ -103,7 +103,7 @@ impl Wake {
         let hear = async move {
             loop {
                 if let Err(error) = wake.listen(&listening, &ours).await {
-                    tracing::warn!(%error, "wake-ups from other hubs are lost, the poll goes on");
+                    tracing::warn!(error = %crate::chain::chain(&error), "wake-ups from other hubs are lost, the poll goes on");
                 }
                 tokio::time::sleep(RECONNECT).await;
             }
@@ -111,7 +111,7 @@ impl Wake {
         let tell = async {
             loop {
                 if let Err(error) = self.send(&options, &hub_id).await {
-                    tracing::warn!(%error, "wake-ups to other hubs are lost, their poll goes on");
+                    tracing::warn!(error = %crate::chain::chain(&error), "wake-ups to other hubs are lost, their poll goes on");
                 }
                 tokio::time::sleep(RECONNECT).await;
             }

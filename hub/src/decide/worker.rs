@@ -46,7 +46,7 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, signer: Option<Arc<Signer>>, sto
             Ok(_) => {}
             Err(error) => {
                 metrics::STAGE_FAILURES.inc(["decide"]);
-                tracing::warn!(%error, "nothing could be judged");
+                tracing::warn!(error = %crate::chain::chain(&error), "nothing could be judged");
                 stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
             }
         }
@@ -118,7 +118,7 @@ async fn alone(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, cluster: &Cl
             let mut conn = pool.acquire().await.label("pool.acquire")?;
             metrics::STAGE_FAILURES.inc(["decide"]);
             let attempts = judgement_defer(&mut conn, cluster, node).await?;
-            tracing::error!(error = %chain(&error), cluster.id = %cluster, node.uid = %node, attempts, "a node could not be judged and is put off");
+            tracing::error!(error = %crate::chain::chain(&error), cluster.id = %cluster, node.uid = %node, attempts, "a node could not be judged and is put off");
             Ok(())
         }
     }
@@ -132,9 +132,4 @@ async fn judge_one(pool: &PgPool, signer: Option<&Signer>, cluster: &ClusterId, 
     let issued = within(&mut tx, cluster, std::slice::from_ref(node), signer, Vec::new()).await?;
     tx.commit().await.label("decide.commit")?;
     Ok(issued)
-}
-
-/// An error with its causes, for a log line.
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -8,11 +8,12 @@ use gpuheal_proto::{
     },
     ids::IncidentId,
 };
+use sqlx::PgPool;
 use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{connection, counted, failed, required_cluster},
+    call::{connection, counted, failed, known, required_cluster},
     page,
 };
 use crate::{
@@ -33,7 +34,7 @@ impl AuditService for Fleet {
 
 impl Fleet {
     async fn entries(&self, request: ListEntriesRequest) -> Result<ListEntriesResponse, Status> {
-        let chain = chain(&request.cluster_id)?;
+        let chain = chain(&self.pool, &request.cluster_id).await?;
         let incident = Some(request.incident_id.as_str()).filter(|id| !id.is_empty()).map(IncidentId::parse).transpose();
         let incident = incident.map_err(|error| Status::invalid_argument(format!("incident_id: {error}")))?;
         let size = page::size(request.page_size);
@@ -52,7 +53,7 @@ impl Fleet {
     }
 
     async fn verified(&self, request: VerifyChainRequest) -> Result<VerifyChainResponse, Status> {
-        let chain = chain(&request.cluster_id)?;
+        let chain = chain(&self.pool, &request.cluster_id).await?;
         let verdict = audit::verify(&self.pool, &chain).await.map_err(|error| failed(&error))?;
         let (broken_at_seq, reason) = verdict.broken.map_or((0, String::new()), |broken| (broken.seq, broken.reason));
         Ok(VerifyChainResponse { intact: reason.is_empty() && broken_at_seq == 0, entries: verdict.entries, broken_at_seq, reason })
@@ -60,11 +61,13 @@ impl Fleet {
 }
 
 /// A cluster's chain, or the fleet's own when none is named.
-fn chain(cluster_id: &str) -> Result<String, Status> {
+async fn chain(pool: &PgPool, cluster_id: &str) -> Result<String, Status> {
     if cluster_id.is_empty() || cluster_id == FLEET_CHAIN {
         return Ok(FLEET_CHAIN.to_owned());
     }
-    Ok(audit::chain_of(&required_cluster(cluster_id)?).to_owned())
+    let cluster = required_cluster(cluster_id)?;
+    known(&mut *connection(pool).await?, Some(&cluster)).await?;
+    Ok(audit::chain_of(&cluster).to_owned())
 }
 
 fn wire_entry(entry: Entry) -> AuditEntry {

@@ -2,12 +2,12 @@
 
 use chrono::{DateTime, Utc};
 use gpuheal_proto::ids::ClusterId;
-use sqlx::{PgPool, Postgres, pool::PoolConnection};
+use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
 use tonic::{Code, Response, Status};
 
 use crate::{
     metrics,
-    store::{self, Class},
+    store::{self, Class, fleet::cluster_known},
 };
 
 /// Counts a call by how it ended.
@@ -26,7 +26,7 @@ pub(super) fn counted<T>(method: &'static str, outcome: Result<T, Status>) -> Re
 /// A connection of the fleet's own pool.
 pub(super) async fn connection(pool: &PgPool) -> Result<PoolConnection<Postgres>, Status> {
     pool.acquire().await.map_err(|error| {
-        tracing::warn!(error = %error, "no database connection for a fleet call");
+        tracing::warn!(error = %crate::chain::chain(&error), "no database connection for a fleet call");
         away()
     })
 }
@@ -34,10 +34,10 @@ pub(super) async fn connection(pool: &PgPool) -> Result<PoolConnection<Postgres>
 /// What the caller may know of an error of ours.
 pub(super) fn failed(error: &store::Error) -> Status {
     if error.class() == Class::Transient {
-        tracing::warn!(error = %error, cause = ?std::error::Error::source(error), "fleet call failed");
+        tracing::warn!(error = %crate::chain::chain(&error), "fleet call failed");
         return away();
     }
-    tracing::error!(error = %error, cause = ?std::error::Error::source(error), "fleet call failed");
+    tracing::error!(error = %crate::chain::chain(&error), "fleet call failed");
     Status::internal("the hub failed to do this; its log says why")
 }
 
@@ -48,6 +48,13 @@ fn away() -> Status {
 /// An optional cluster; empty means any.
 pub(super) fn cluster(text: &str) -> Result<Option<ClusterId>, Status> {
     if text.is_empty() { Ok(None) } else { required_cluster(text).map(Some) }
+}
+
+/// Refuses a cluster that never attached: an empty list would say that all is well there.
+pub(super) async fn known(conn: &mut PgConnection, cluster: Option<&ClusterId>) -> Result<(), Status> {
+    let Some(cluster) = cluster else { return Ok(()) };
+    let known = cluster_known(conn, cluster).await.map_err(|error| failed(&error))?;
+    if known { Ok(()) } else { Err(Status::not_found(format!("cluster {cluster} is not known: it never attached"))) }
 }
 
 /// A cluster that must be named.

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{cluster, connection, count, counted, failed, unix_ms},
+    call::{cluster, connection, count, counted, failed, known, unix_ms},
     page,
 };
 use crate::store::{fleet, natural};
@@ -43,6 +43,7 @@ impl Fleet {
         let size = page::size(request.page_size);
         let after = page::key::<2>("nodes", &request.page_token)?.unwrap_or_default();
         let mut conn = connection(&self.pool).await?;
+        known(&mut conn, only.as_ref()).await?;
         let mut rows = fleet::nodes(&mut conn, only.as_ref(), request.out_only, (&after[0], &after[1]), i64::from(size) + 1)
             .await
             .map_err(|error| failed(&error))?;

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{cluster, connection, counted, failed, short, unix_ms},
+    call::{cluster, connection, counted, failed, known, short, unix_ms},
     page,
 };
 use crate::{
@@ -51,6 +51,7 @@ impl Fleet {
         let node = Some(request.node.as_str()).filter(|node| !node.is_empty());
         let filter = Filter { cluster: only.as_ref(), node, open_only: request.open_only };
         let mut conn = connection(&self.pool).await?;
+        known(&mut conn, only.as_ref()).await?;
         let mut rows = fleet::commands(&mut conn, filter, before, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::newest_token("commands", last.created_at, last.command_id));

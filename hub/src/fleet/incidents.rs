@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{
     Fleet,
-    call::{cluster, connection, count, counted, failed, unix_ms},
+    call::{cluster, connection, count, counted, failed, known, unix_ms},
     commands::wire_command,
     page,
 };
@@ -47,6 +47,7 @@ impl Fleet {
         let node = Some(request.node.as_str()).filter(|node| !node.is_empty());
         let filter = Filter { cluster: only.as_ref(), node, open_only: request.open_only };
         let mut conn = connection(&self.pool).await?;
+        known(&mut conn, only.as_ref()).await?;
         let mut rows = fleet::incidents(&mut conn, filter, before, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::newest_token("incidents", last.opened_at, last.incident_id));

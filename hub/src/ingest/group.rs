@@ -92,7 +92,7 @@ async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut gro
         }
         Err(error) => {
             metrics::STAGE_FAILURES.inc(["ingest"]);
-            tracing::warn!(%error, batches = group.len(), "batches were not committed");
+            tracing::warn!(error = %crate::chain::chain(&error), batches = group.len(), "batches were not committed");
             if group.len() > 1 {
                 return Some(group);
             }

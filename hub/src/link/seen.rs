@@ -27,7 +27,7 @@ impl Seen {
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             if let Err(error) = self.round().await {
                 metrics::STAGE_FAILURES.inc(["flush"]);
-                tracing::warn!(error = %error, "signs of life were not written");
+                tracing::warn!(error = %crate::chain::chain(&error), "signs of life were not written");
             }
         }
     }

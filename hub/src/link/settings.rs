@@ -47,7 +47,7 @@ impl Board {
             if let Err(error) = session.offer(Lane::Bulk, Message::Settings(message.clone())) {
                 // It asks nothing again by itself, but a new session starts with the settings.
                 session.finish("closed", Some(super::goaway("settings could not be sent")));
-                tracing::warn!(cluster.id = %session.cluster(), error = %error, "settings not sent, session ended");
+                tracing::warn!(cluster.id = %session.cluster(), error = %crate::chain::chain(&error), "settings not sent, session ended");
             }
         }
         Ok(())

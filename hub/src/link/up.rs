@@ -46,7 +46,7 @@ pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, mut up: St
         session.set_busy(false);
         session.hear();
         if let Err(error) = outcome {
-            tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), error = %error, "session ended by a message");
+            tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), error = %crate::chain::chain(&error), "session ended by a message");
             return session.finish(error.cause(), Some(goaway(&error.to_string())));
         }
     }

@@ -59,7 +59,7 @@ impl Verdicts {
         while stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
             if let Err(error) = self.round().await {
                 metrics::STAGE_FAILURES.inc(["verdicts"]);
-                tracing::warn!(error = %error, "spokes were not told what was decided");
+                tracing::warn!(error = %crate::chain::chain(&error), "spokes were not told what was decided");
             }
         }
     }

@@ -34,7 +34,7 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
             }
             Err(error) => {
                 metrics::STAGE_FAILURES.inc(["settle"]);
-                tracing::warn!(%error, "commands that ran out of time were not ended");
+                tracing::warn!(error = %crate::chain::chain(&error), "commands that ran out of time were not ended");
             }
         }
     }

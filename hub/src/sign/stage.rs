@@ -6,12 +6,14 @@ use std::{
 };
 
 use gpuheal_proto::ids::{ClusterId, CommandId};
+use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
 
 use super::Signer;
 use crate::{
-    audit::{self, Entry, chain_of},
+    audit::{self, Entry, Kind, chain_of},
+    chain::chain,
     metrics,
     store::{self, Labelled as _, moment, outbox},
     wake::Wake,
@@ -42,7 +44,7 @@ impl Stage {
                 Ok(done) => done,
                 Err(error) => {
                     metrics::STAGE_FAILURES.inc(["sign"]);
-                    tracing::warn!(error = %error, "signing round failed");
+                    tracing::warn!(error = %chain(&error), "signing round failed");
                     0
                 }
             };
@@ -68,11 +70,11 @@ impl Stage {
         let mut signed = Vec::with_capacity(proposed.len());
         let mut entries: BTreeMap<ClusterId, Vec<Entry>> = BTreeMap::new();
         for row in proposed {
-            let made = row.command.map_err(|error| (row.command_id, error.to_string(), "invalid")).and_then(|command| {
+            let made = row.command.map_err(|error| (row.command_id, chain(&error).to_string(), "invalid")).and_then(|command| {
                 self.signer
                     .command(&command)
                     .map(|made| (command, made))
-                    .map_err(|error| (row.command_id, error.to_string(), error.cause()))
+                    .map_err(|error| (row.command_id, chain(&error).to_string(), error.cause()))
             });
             match made {
                 Ok((command, made)) => {
@@ -83,22 +85,31 @@ impl Stage {
             }
         }
         outbox::signed_store(&mut tx, &signed, self.signer.keyid(), self.signer.key_epoch()).await.label("sign.store")?;
-        let cancelled = self.cancels(&mut tx).await?;
+        let cancelled = self.cancels(&mut tx, &mut entries).await?;
         audit(&mut tx, &entries).await?;
         tx.commit().await.label("sign.commit")?;
         metrics::SIGNED.add(["command"], signed.len() as u64);
         Ok(signed.len() + cancelled)
     }
 
-    async fn cancels(&self, tx: &mut PgConnection) -> Result<usize, store::Error> {
+    async fn cancels(&self, tx: &mut PgConnection, entries: &mut BTreeMap<ClusterId, Vec<Entry>>) -> Result<usize, store::Error> {
         let asked = outbox::cancel_claim(tx, ROUND_MAX).await.label("sign.cancel_claim")?;
         let mut signed = Vec::with_capacity(asked.len());
-        for (cluster, id, body) in asked {
+        for (cluster, id, incident, body) in asked {
             match self.signer.cancel(&body) {
-                Ok(made) => signed.push((cluster, id, made)),
+                Ok(made) => {
+                    entries.entry(cluster.clone()).or_default().push(Entry {
+                        kind: Kind::CancelSigned,
+                        actor: "hub/sign".to_owned(),
+                        subject: format!("command/{id}"),
+                        incident: Some(incident),
+                        body: json!({"sha256": made.sha256, "key_id": self.signer.keyid(), "reason": body.reason}),
+                    });
+                    signed.push((cluster, id, made));
+                }
                 Err(error) => {
                     metrics::SIGN_FAILURES.inc([error.cause()]);
-                    tracing::error!(command.id = %id, error = %error, "cancellation cannot be signed");
+                    tracing::error!(command.id = %id, error = %chain(&error), "cancellation cannot be signed");
                 }
             }
         }

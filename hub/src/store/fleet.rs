@@ -66,6 +66,18 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
     .label("fleet.clusters")
 }
 
+/// Whether a cluster has ever attached.
+///
+/// # Errors
+/// When the database fails.
+pub async fn cluster_known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<bool, Error> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM clusters WHERE cluster_id = $1)")
+        .bind(cluster.as_str())
+        .fetch_one(conn)
+        .await
+        .label("fleet.cluster_known")
+}
+
 /// A node and what is done about it.
 #[derive(Clone, Debug, FromRow)]
 pub struct Node {

@@ -142,10 +142,13 @@ pub async fn signed_store(
 ///
 /// # Errors
 /// When the database fails.
-pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(ClusterId, CommandId, v1::CancelBody)>, sqlx::Error> {
-    type Row = (String, Uuid, i64, Option<String>, DateTime<Utc>);
+pub async fn cancel_claim(
+    conn: &mut PgConnection,
+    rows: i64,
+) -> Result<Vec<(ClusterId, CommandId, IncidentId, v1::CancelBody)>, sqlx::Error> {
+    type Row = (String, Uuid, Uuid, i64, Option<String>, DateTime<Utc>);
     let rows: Vec<Row> = sqlx::query_as(
-        "SELECT cluster_id, command_id, hub_term, cancel_reason, cancel_asked_at FROM commands
+        "SELECT cluster_id, command_id, incident_id, hub_term, cancel_reason, cancel_asked_at FROM commands
          WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL AND cancel_envelope IS NULL AND envelope IS NOT NULL
            AND expires_at > clock_timestamp()
          ORDER BY cancel_asked_at LIMIT $1 FOR UPDATE SKIP LOCKED",
@@ -153,7 +156,7 @@ pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(Clu
     .bind(rows)
     .fetch_all(conn)
     .await?;
-    let body = |(cluster, id, term, reason, asked): Row| {
+    let body = |(cluster, id, incident, term, reason, asked): Row| {
         let cluster = ClusterId::parse(&cluster).ok()?;
         let body = v1::CancelBody {
             command_id: id.to_string(),
@@ -162,7 +165,7 @@ pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<(Clu
             reason: reason.unwrap_or_default(),
             created_unix_ms: asked.timestamp_millis(),
         };
-        Some((cluster, CommandId::from_uuid(id), body))
+        Some((cluster, CommandId::from_uuid(id), IncidentId::from_uuid(incident), body))
     };
     Ok(rows.into_iter().filter_map(body).collect())
 }
@@ -307,18 +310,18 @@ pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Resul
 ///
 /// # Errors
 /// When the database fails.
-pub async fn cancel_sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<(), sqlx::Error> {
+pub async fn cancel_sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
     let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
-    sqlx::query(
+    sqlx::query_as(
         "UPDATE commands c SET cancel_sent_at = clock_timestamp()
          FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
-         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id",
+         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id
+         RETURNING c.cluster_id, c.command_id, c.incident_id",
     )
     .bind(clusters)
     .bind(ids)
-    .execute(conn)
-    .await?;
-    Ok(())
+    .fetch_all(conn)
+    .await
 }
 
 struct Columns {

@@ -73,7 +73,7 @@ pub fn incoming(
             let (stream, addr) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(error = %error, listener = kind.name(), "cannot accept");
+                    tracing::warn!(error = %crate::chain::chain(&error), listener = kind.name(), "cannot accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -91,7 +91,7 @@ pub fn incoming(
                     }
                     Err(error) => {
                         metrics::HANDSHAKES.inc([kind.name(), error.outcome()]);
-                        tracing::warn!(error = %error, peer.addr = %addr, listener = kind.name(), "connection refused");
+                        tracing::warn!(error = %crate::chain::chain(&error), peer.addr = %addr, listener = kind.name(), "connection refused");
                     }
                 }
             });

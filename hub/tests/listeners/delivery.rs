@@ -169,6 +169,13 @@ async fn what_is_called_off_is_never_sent_and_its_cancellation_is() {
     assert_eq!(cancel.payload_type, envelope::CANCEL_TYPE);
     assert_eq!(v1::CancelBody::decode(cancel.payload).unwrap().command_id, id.to_string());
     assert_eq!(delivering.round().await.unwrap(), 0, "once per session");
+    let kinds: Vec<String> =
+        sqlx::query_scalar("SELECT kind FROM audit_entries WHERE chain = 'alpha' AND subject = $1 ORDER BY seq")
+            .bind(format!("command/{id}"))
+            .fetch_all(&hub.pool)
+            .await
+            .unwrap();
+    assert_eq!(kinds, ["command_signed", "cancel_signed", "cancel_sent"]);
 }
 
 #[tokio::test]

@@ -50,9 +50,21 @@ async fn an_empty_fleet_has_empty_lists_and_a_whole_chain() {
     let commands = CommandServiceClient::new(channel.clone()).list_commands(ListCommandsRequest::default()).await.unwrap();
     assert!(commands.into_inner().commands.is_empty());
     let mut audit = AuditServiceClient::new(channel);
-    let chain = audit.verify_chain(VerifyChainRequest { cluster_id: "alpha".into() }).await.unwrap().into_inner();
+    let chain = audit.verify_chain(VerifyChainRequest::default()).await.unwrap().into_inner();
     assert!(chain.intact, "{chain:?}");
     assert!(audit.list_entries(ListEntriesRequest::default()).await.unwrap().into_inner().entries.is_empty());
+}
+
+#[tokio::test]
+async fn a_cluster_that_never_attached_is_not_found_rather_than_empty_or_intact() {
+    let hub = Hub::start_with_database().await;
+    let channel = hub.channel(hub.fleet, Some(&hub.user()));
+    let mut audit = AuditServiceClient::new(channel.clone());
+    let cluster_id = "zzz".to_owned();
+    let refused = audit.verify_chain(VerifyChainRequest { cluster_id: cluster_id.clone() }).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message().contains("zzz")), (Code::NotFound, true));
+    let nodes = ListNodesRequest { cluster_id, ..ListNodesRequest::default() };
+    assert_eq!(ClusterServiceClient::new(channel).list_nodes(nodes).await.unwrap_err().code(), Code::NotFound);
 }
 
 #[tokio::test]
