@@ -1,0 +1,77 @@
+//! Claims about commands and their way over the wire.
+
+use super::*;
+use crate::ids::{NodeName, NodeUid, uuid_v7};
+
+fn command() -> Command {
+    let at = |s: i64| Timestamp::from_unix_ms(s * 1000);
+    Command {
+        id: CommandId::from_uuid(uuid_v7(at(1), &[1; 32])),
+        idempotency_key: "k".into(),
+        audience: ClusterId::parse("c1").unwrap(),
+        key_epoch: 1,
+        hub_term: 1,
+        cmd_seq: 3,
+        plan_rev: 2,
+        times: Times { created: at(1), deliver_by: at(60), start_by: at(300), finish_by: at(2700), expires: at(3000) },
+        incident: IncidentId::from_uuid(uuid_v7(at(1), &[2; 32])),
+        level: "P0".into(),
+        reason: "xid 79".into(),
+        policy_revision: 4,
+        policy_digest: "d".into(),
+        target: Target {
+            node: NodeRef { name: NodeName::parse("n").unwrap(), uid: NodeUid::parse("u").unwrap(), boot_id: "b".into() },
+            gpu: None,
+        },
+        fault_keys: vec![FaultKey::parse(&"ab".repeat(32)).unwrap()],
+        ignore_cooldown: false,
+        steps: vec![
+            Step::Notify { message: "m".into() },
+            Step::Mark { label: true, taint: true, cordon: false },
+            Step::Drain(Drain {
+                grace_max: Duration::from_secs(30),
+                deadline: Duration::from_secs(1800),
+                on_deadline: DeadlineOutcome::Stop,
+                allow_pdb_bypass: false,
+                include_stateful: true,
+                resource_prefixes: vec![],
+            }),
+        ],
+    }
+}
+
+#[test]
+fn a_command_survives_the_wire() {
+    let command = command();
+    assert_eq!(Command::try_from(v1::CommandBody::from(&command)).unwrap(), command);
+    assert_eq!(command.action(), Action::Evict);
+}
+
+#[test]
+fn moments_out_of_order_are_refused() {
+    let mut command = command();
+    command.times.start_by = command.times.finish_by.after(Duration::from_secs(1));
+    assert_eq!(Command::try_from(v1::CommandBody::from(&command)), Err(Error::Times));
+}
+
+#[test]
+fn a_step_that_nobody_knows_is_refused() {
+    let mut wire = v1::CommandBody::from(&command());
+    wire.steps[1] = v1::Step { step: None };
+    assert_eq!(Command::try_from(wire), Err(Error::UnknownStep { index: 1 }));
+}
+
+#[test]
+fn an_unspecified_deadline_outcome_is_refused_and_never_a_default() {
+    let mut wire = v1::CommandBody::from(&command());
+    wire.steps[2] = v1::Step { step: Some(v1::step::Step::Drain(v1::DrainStep::default())) };
+    assert_eq!(Command::try_from(wire), Err(Error::Unknown { field: "on_deadline", value: 0 }));
+}
+
+#[test]
+fn a_release_is_not_harmful() {
+    let mut command = command();
+    command.steps = vec![Step::Release { undo: Undo::default() }];
+    assert!(!command.harmful());
+    assert!(command.writes_node());
+}

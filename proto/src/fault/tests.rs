@@ -1,0 +1,73 @@
+//! Claims about faults and their way over the wire.
+
+use super::*;
+
+fn fault() -> Fault {
+    let cluster = ClusterId::parse("c1").unwrap();
+    let node = NodeRef { name: NodeName::parse("n1").unwrap(), uid: NodeUid::parse("u1").unwrap(), boot_id: "b".into() };
+    let gpu = GpuRef { slot: GpuSlot::normalise("00000000:5D:00.0"), uuid: None, model: "H100".into() };
+    let mut fault = Fault {
+        key: FaultKey::derive(&cluster, &node.uid, None, "", ""),
+        node,
+        gpu: Some(gpu),
+        class: FaultClass::Xid,
+        code: "79".into(),
+        onset: Onset::Edge,
+        witness: Witness::ExporterGauge,
+        observed_at: Timestamp::from_unix_ms(5),
+        value: 79.0,
+        threshold: 0.0,
+        count: 1,
+        source: "exporter".into(),
+        detail: String::new(),
+        workload: "ml/train-0".into(),
+    };
+    fault.key = fault.derived_key(&cluster);
+    fault
+}
+
+#[test]
+fn a_fault_survives_the_wire() {
+    assert_eq!(Fault::try_from(v1::Fault::from(&fault())).unwrap(), fault());
+}
+
+#[test]
+fn an_unknown_enum_is_refused_and_never_a_default() {
+    let mut wire = v1::Fault::from(&fault());
+    wire.witness = 99;
+    assert_eq!(Fault::try_from(wire), Err(Error::Unknown { field: "witness", value: 99 }));
+    let mut wire = v1::Fault::from(&fault());
+    wire.class = 0;
+    assert_eq!(Fault::try_from(wire), Err(Error::Unknown { field: "class", value: 0 }));
+}
+
+#[test]
+fn a_text_over_its_limit_is_refused_with_its_size() {
+    let mut wire = v1::Fault::from(&fault());
+    wire.code = "x".repeat(limits::CODE_BYTES_MAX + 1);
+    assert_eq!(Fault::try_from(wire), Err(Error::TooLong { field: "code", bytes: 129, max: 128 }));
+}
+
+#[test]
+fn a_zero_byte_in_any_text_is_refused_with_its_field() {
+    type Put = fn(&mut v1::Fault);
+    let texts: [(&str, Put); 6] = [
+        ("code", |fault| fault.code.push('\0')),
+        ("source", |fault| fault.source.push('\0')),
+        ("detail", |fault| fault.detail.push('\0')),
+        ("workload", |fault| fault.workload.push('\0')),
+        ("boot_id", |fault| fault.node.as_mut().unwrap().boot_id.push('\0')),
+        ("model", |fault| fault.gpu.as_mut().unwrap().model.push('\0')),
+    ];
+    for (field, put) in texts {
+        let mut wire = v1::Fault::from(&fault());
+        put(&mut wire);
+        assert_eq!(Fault::try_from(wire), Err(Error::ZeroByte { field }));
+    }
+    let ids: [Put; 2] = [|fault| fault.node.as_mut().unwrap().uid.push('\0'), |fault| fault.fault_key.push('\0')];
+    for put in ids {
+        let mut wire = v1::Fault::from(&fault());
+        put(&mut wire);
+        assert!(matches!(Fault::try_from(wire), Err(Error::Id(_))));
+    }
+}
