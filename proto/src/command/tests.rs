@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::{NodeName, NodeUid, uuid_v7};
+use crate::link::v1;
 
 fn command() -> Command {
     let at = |s: i64| Timestamp::from_unix_ms(s * 1000);

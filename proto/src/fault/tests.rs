@@ -1,6 +1,7 @@
 //! Claims about faults and their way over the wire.
 
 use super::*;
+use crate::{limits, link::v1};
 
 fn fault() -> Fault {
     let cluster = ClusterId::parse("c1").unwrap();
