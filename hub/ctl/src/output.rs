@@ -10,7 +10,10 @@ use std::{
 
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_proto::{
-    fleet::v1::{ApplyPolicyResponse, ExplainResponse, GetPolicyResponse, ProcessResponse, ResumeFleetResponse, StopFleetResponse},
+    fleet::v1::{
+        ApplyPolicyResponse, ExplainResponse, FaultSummary, GetPolicyResponse, ProcessResponse, ResumeFleetResponse,
+        StopFleetResponse,
+    },
     time::Timestamp,
 };
 use serde::Serialize;
@@ -113,12 +116,13 @@ impl Printer {
         for problem in &answer.problems {
             let at = if problem.path.is_empty() { String::new() } else { format!("{}: ", problem.path) };
             let message = cell::clean(&problem.message);
-            writeln!(self.out, "{}:{}:{}: {at}{message}", file.display(), problem.line, problem.column)?;
+            writeln!(io::stderr(), "{}:{}:{}: {at}{message}", file.display(), problem.line, problem.column)?;
         }
         match (answer.problems.len(), dry_run, answer.unchanged) {
             (0, true, _) => writeln!(self.out, "policy is valid; nothing was changed"),
             (0, false, true) => writeln!(self.out, "policy revision {} is in force already", answer.revision),
             (0, false, false) => writeln!(self.out, "policy revision {} is in force", answer.revision),
+            (1, ..) => writeln!(io::stderr(), "one problem: nothing was changed"),
             (count, ..) => writeln!(io::stderr(), "{count} problems: nothing was changed"),
         }
     }
@@ -151,11 +155,12 @@ impl Printer {
             writeln!(self.out, "incident {}, policy revision {}", answer.incident_id, answer.policy_revision)?;
         }
         self.section("why", &answer.reasons)?;
+        self.section("each fault", &judged(&answer.faults))?;
         self.section("steps", &answer.steps)?;
         self.section("what would change it", &answer.would_change)?;
         if !answer.faults.is_empty() {
             let rows = answer.faults.iter().map(|fault| fault.cells(self.now)).collect();
-            let text = table(gpuheal_proto::fleet::v1::FaultSummary::HEAD, rows, self.fitted);
+            let text = table(FaultSummary::HEAD, rows, self.fitted);
             writeln!(self.out, "\n{text}")?;
         }
         if !answer.history.is_empty() {
@@ -184,6 +189,25 @@ impl Printer {
         };
         self.out.write_all(text.as_bytes())
     }
+}
+
+/// How each fault was judged: its level by which rule, how far the policy goes for it, and what comes of it. Faults that
+/// differ only in the GPU are one line.
+fn judged(faults: &[FaultSummary]) -> Vec<String> {
+    let mut lines: Vec<(String, String, usize)> = Vec::new();
+    for fault in faults.iter().filter(|fault| !fault.rule.is_empty()) {
+        let what = format!("{} {}", fault.class, fault.code);
+        let how = format!("{} by {}, mode {}: {}", fault.level, fault.rule, fault.mode, fault.outcome);
+        match lines.iter_mut().find(|(known, same, _)| *known == what && *same == how) {
+            Some((_, _, count)) => *count += 1,
+            None => lines.push((what, how, 1)),
+        }
+    }
+    let line = |(what, how, count): (String, String, usize)| match count {
+        1 => format!("{what}: {how}"),
+        count => format!("{what} ({count} GPUs): {how}"),
+    };
+    lines.into_iter().map(line).collect()
 }
 
 fn table(head: &[&str], rows: Vec<Vec<String>>, fitted: bool) -> String {

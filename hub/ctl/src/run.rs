@@ -40,6 +40,8 @@ pub async fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     };
     match run(&args).await {
         Ok(code) => code,
+        // Whoever reads has seen enough, as `head` does: no failure of ours.
+        Err(error) if error.unread() => ExitCode::SUCCESS,
         Err(error) => {
             report(&error);
             ExitCode::from(if error.usage() { USAGE } else { FAILED })
@@ -111,6 +113,17 @@ enum Error {
 }
 
 impl Error {
+    fn unread(&self) -> bool {
+        let mut cause: Option<&dyn std::error::Error> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     const fn usage(&self) -> bool {
         match self {
             Self::Pki(error) => {

@@ -62,7 +62,7 @@ async fn what_the_hub_or_the_network_refuses_is_1_and_says_what_to_do() {
     let refused = running.run(&["policy", "apply", "-f", &broken]).await;
     assert_eq!(refused.code, 1, "{refused:?}");
     let at = |line: u32| format!("{broken}:{line}:");
-    assert!(refused.out.contains(&at(1)) && refused.out.contains(&at(2)), "every error with its place: {refused:?}");
+    assert!(refused.err.contains(&at(1)) && refused.err.contains(&at(2)), "every error with its place: {refused:?}");
     let audit = running.run(&["audit", "verify"]).await;
     assert_eq!(audit.code, 0, "{audit:?}");
 }
