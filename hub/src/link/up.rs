@@ -1,14 +1,17 @@
-//! What comes up one stream, message by message. Whatever could not be committed ends the session: the spoke then resumes
-//! from what is, since nothing inside a live stream is sent again.
+//! What comes up one stream: faults, states and commands each in their order, none waiting for the others. Whatever could
+//! not be committed ends the session: the spoke then resumes from what is, since nothing inside a live stream is sent again.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use gpuheal_proto::{
     limits,
     link::v1::{self, AttachRequest, attach_request::Message as Up, attach_response::Message},
 };
 use prost::Message as _;
-use tokio::time::Instant;
+use tokio::{sync::mpsc, time::Instant};
 use tonic::Streaming;
 
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
@@ -22,8 +25,44 @@ use crate::{
 /// Errors in an answer to settings.
 const SETTINGS_ERRORS_MAX: usize = 32;
 
+/// Messages of one track that may wait: past it the stream is not read, and the spoke's own bounds hold. Three tracks of
+/// four messages of 1 MiB at most are 12 MiB for the worst of spokes.
+const WAITING_MAX: usize = 4;
+
+/// Where messages wait. Each track keeps its order and waits for nothing but itself: a fault is not held up by the
+/// statuses and node states that earlier faults led to.
+struct Tracks {
+    faults: mpsc::Sender<Up>,
+    state: mpsc::Sender<Up>,
+    commands: mpsc::Sender<Up>,
+}
+
+impl Tracks {
+    fn of(&self, message: &Up) -> Option<&mpsc::Sender<Up>> {
+        match message {
+            Up::FaultBatch(_) | Up::Gap(_) => Some(&self.faults),
+            Up::ClusterState(_) | Up::Evidence(_) | Up::SettingsAck(_) => Some(&self.state),
+            Up::CommandStatus(_) | Up::Process(_) => Some(&self.commands),
+            Up::Hello(_) | Up::Heartbeat(_) => None,
+        }
+    }
+}
+
 /// Reads until the stream ends, the session is ended, or something goes wrong.
-pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, mut up: Streaming<AttachRequest>) {
+pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, up: Streaming<AttachRequest>) {
+    let (faults, mut faults_in) = mpsc::channel(WAITING_MAX);
+    let (state, mut state_in) = mpsc::channel(WAITING_MAX);
+    let (commands, mut commands_in) = mpsc::channel(WAITING_MAX);
+    let at_work = AtomicUsize::new(0);
+    tokio::join!(
+        read(inner, session, &at_work, up, Tracks { faults, state, commands }),
+        work(inner, session, &at_work, &mut faults_in),
+        work(inner, session, &at_work, &mut state_in),
+        work(inner, session, &at_work, &mut commands_in),
+    );
+}
+
+async fn read(inner: &Inner, session: &Session, at_work: &AtomicUsize, mut up: Streaming<AttachRequest>, tracks: Tracks) {
     loop {
         let message = match session.end().run_until_cancelled(up.message()).await {
             Some(Ok(Some(message))) => message,
@@ -34,21 +73,37 @@ pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, mut up: St
             }
         };
         session.hear();
-        session.set_busy(true);
-        let outcome = match message.message {
-            Some(message) => {
-                metrics::MESSAGES_UP.inc([kind(&message)]);
-                take(inner, session, message).await
+        // A kind of message from a later version: nothing that we asked for.
+        let Some(message) = message.message else { continue };
+        metrics::MESSAGES_UP.inc([kind(&message)]);
+        match tracks.of(&message) {
+            Some(track) => {
+                // Ends early only with the session.
+                let _ = session.end().run_until_cancelled(track.send(message)).await;
             }
-            // A kind of message from a later version: nothing that we asked for.
-            None => Ok(()),
-        };
-        session.set_busy(false);
-        session.hear();
-        if let Err(error) = outcome {
-            tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), error = %crate::chain::chain(&error), "session ended by a message");
-            return session.finish(error.cause(), Some(goaway(&error.to_string())));
+            None => one(inner, session, at_work, message).await,
         }
+    }
+}
+
+async fn work(inner: &Inner, session: &Session, at_work: &AtomicUsize, waiting: &mut mpsc::Receiver<Up>) {
+    while let Some(message) = session.end().run_until_cancelled(waiting.recv()).await.flatten() {
+        one(inner, session, at_work, message).await;
+    }
+}
+
+/// Takes one message. What could not be committed ends the session, whichever track it came on.
+async fn one(inner: &Inner, session: &Session, at_work: &AtomicUsize, message: Up) {
+    at_work.fetch_add(1, Ordering::Relaxed);
+    session.set_busy(true);
+    let outcome = take(inner, session, message).await;
+    if at_work.fetch_sub(1, Ordering::Relaxed) == 1 {
+        session.set_busy(false);
+    }
+    session.hear();
+    if let Err(error) = outcome {
+        tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), error = %crate::chain::chain(&error), "session ended by a message");
+        session.finish(error.cause(), Some(goaway(&error.to_string())));
     }
 }
 

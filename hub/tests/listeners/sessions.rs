@@ -126,3 +126,25 @@ async fn leadership_is_what_the_last_heartbeat_proved() {
         tokio::time::timeout(std::time::Duration::from_secs(20), shown).await.expect("the proof is noted");
     }
 }
+
+#[tokio::test]
+async fn a_fault_is_acked_while_a_status_before_it_waits() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let mut lock = hub.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE reports IN EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let id = "01a228f9-c6a9-746f-9531-0bdf008d80d5";
+    let status =
+        v1::CommandStatus { command_id: id.into(), status_seq: 1, state: v1::CommandState::Received.into(), ..Default::default() };
+    replica.send(Up::CommandStatus(status)).await;
+    let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault("alpha")] };
+    replica.send(Up::FaultBatch(batch)).await;
+    let answer = |message| match message {
+        Message::FaultAck(ack) => Some(ack.persisted_upto),
+        Message::StatusAck(_) => Some(0),
+        _ => None,
+    };
+    assert_eq!(replica.next_of(answer).await, Some(1), "the fault's ack does not wait for the status");
+    lock.rollback().await.unwrap();
+    assert_eq!(replica.next_of(answer).await, Some(0), "the status is acked once it is kept");
+}
