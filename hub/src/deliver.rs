@@ -81,6 +81,7 @@ impl Stage {
     ///
     /// # Errors
     /// When the database fails. What was sent and not noted is sent again.
+    #[tracing::instrument(name = "hub.deliver", skip_all)]
     pub async fn round(&self) -> Result<usize, store::Error> {
         self.pass().await.map(|pass| pass.sent)
     }

@@ -31,6 +31,7 @@ pub use sweep::{run, sweep};
 ///
 /// # Errors
 /// When it could not be committed; the spoke reports it again.
+#[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %cluster, command.id = %status.command_id))]
 pub async fn settle(pool: &PgPool, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
     let report = Report::of(&status);
     let mut tx = pool.begin().await.label("settle.begin")?;

@@ -76,6 +76,22 @@ words!(
     }
 );
 
+/// What a label of an alert may say, as policy spells it.
+pub const ALERT_LABEL_MEANINGS: [&str; 12] = [
+    "node",
+    "node_hint",
+    "instance",
+    "gpu_uuid",
+    "gpu_slot",
+    "gpu_index",
+    "xid_code",
+    "xid_count",
+    "gpu_temp",
+    "workload_pod",
+    "workload_namespace",
+    "workload_container",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;

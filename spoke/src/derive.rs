@@ -22,7 +22,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke_core::{
     derive::{Held, NodePart, Outcome, Settings as Detect},
-    scrape::{alias::AlertLabels, webhook},
+    scrape::webhook,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::Store;
@@ -148,12 +148,13 @@ impl Derive {
     ///
     /// # Errors
     /// When the body is none, or could not be kept.
+    #[tracing::instrument(name = "spoke.derive", skip_all)]
     pub async fn alerts(&self, body: &[u8], now: Timestamp) -> Result<Taken, AlertError> {
-        let body = webhook::decode(body, &AlertLabels::default())?;
+        let settings = self.deps.settings.detect();
+        let body = webhook::decode(body, &settings.alert_labels)?;
         if !self.deps.nodes.listed() {
             return Err(AlertError::NotListed);
         }
-        let settings = self.deps.settings.detect();
         self.count_malformed(&body);
         let lookup = Lookup::new(&self.deps.nodes, &self.deps.exporters);
         // Which nodes it names, found out on an empty memory: their parts can then be put back.

@@ -41,6 +41,7 @@ impl Reports {
     }
 
     /// Tells how an action stands, unless the hub has acked that already.
+    #[tracing::instrument(name = "spoke.report", skip_all, fields(command.id = action.id()))]
     pub async fn tell(&self, action: &HealAction) {
         if !self.acked(action) {
             self.send(status(action)).await;

@@ -113,6 +113,7 @@ impl One {
         (interval * times).mul_f64(0.9 + 0.2 * chance())
     }
 
+    #[tracing::instrument(name = "spoke.scrape", skip_all, fields(node.name = %self.target.node))]
     async fn once(&self) {
         if self.deps.settings.detect().scrape_off {
             return;

@@ -135,6 +135,8 @@ pub struct Detection {
     pub allocatable_debounce: Duration,
     /// One's own metric names to DCGM's.
     pub metric_aliases: BTreeMap<String, String>,
+    /// One's own alert labels to what they mean.
+    pub alert_labels: BTreeMap<String, String>,
     /// Node labels to report beside the usual ones.
     pub node_labels: Vec<String>,
     /// Node conditions that are faults.

@@ -87,6 +87,7 @@ async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<us
 
 /// Judges nodes whose locks this transaction holds, and writes all that follows, after the entries of what the
 /// transaction did `before`.
+#[tracing::instrument(name = "hub.decide", skip_all)]
 pub(crate) async fn within(
     conn: &mut PgConnection,
     cluster: &ClusterId,

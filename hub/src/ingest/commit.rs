@@ -68,6 +68,7 @@ struct Tally {
 
 /// Commits a group. With a signer, few nodes of one cluster are judged in the same transaction; when that fails nothing is
 /// committed, and the caller comes again without one.
+#[tracing::instrument(name = "hub.ingest", skip_all, fields(batches = group.len()))]
 pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&Signer>) -> Result<Done, Error> {
     let mut tx = pool.begin().await.label("ingest.begin")?;
     sessions_check(&mut tx, group).await?;

@@ -1,9 +1,9 @@
 //! Detection settings for every spoke: built from the policy in force, signed once per revision, pushed on attach and on change.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use gpuheal_hub_core::policy::{Detection, Policy, Thermal};
+use gpuheal_hub_core::policy::Policy;
 use gpuheal_proto::link::v1::{self, attach_response::Message};
 
 use super::{lanes::Lane, registry::Registry};
@@ -38,7 +38,7 @@ impl Board {
     /// # Errors
     /// When they are too large to be signed; the ones before stay.
     pub fn publish(&self, policy: &Policy) -> Result<(), sign::Error> {
-        let settings = wire(&policy.settings.detection, policy.revision);
+        let settings = policy.settings.detection_settings(policy.revision);
         let signed = self.signer.settings(&settings)?;
         metrics::SIGNED.inc(["settings"]);
         let message = v1::Settings { version: policy.revision, digest: policy.digest.clone(), envelope: signed.envelope.into() };
@@ -52,41 +52,4 @@ impl Board {
         }
         Ok(())
     }
-}
-
-/// Settings as they travel.
-fn wire(detection: &Detection, version: u64) -> v1::DetectionSettings {
-    let conditions = detection.conditions.iter().map(|(name, condition)| v1::ConditionRule {
-        r#type: name.clone(),
-        bad_status: condition.bad_status.clone(),
-        hold_ms: ms(condition.hold),
-    });
-    v1::DetectionSettings {
-        version,
-        scrape_interval_ms: ms(detection.scrape_interval),
-        scrape_timeout_ms: ms(detection.scrape_timeout),
-        thermal: Some(thermal(&detection.thermal)),
-        thermal_by_model: detection.thermal_by_model.iter().map(|(model, t)| (model.clone(), thermal(t))).collect(),
-        xid_errors: detection.xid_errors,
-        xid_window_ms: ms(detection.xid_window),
-        gpu_lost_scrapes: detection.gpu_lost_scrapes,
-        stale_after_intervals: detection.stale_after_intervals,
-        broken_after_ms: ms(detection.broken_after),
-        allocatable_debounce_ms: ms(detection.allocatable_debounce),
-        metric_aliases: detection.metric_aliases.clone(),
-        node_labels: detection.node_labels.clone(),
-        conditions: conditions.collect(),
-        scrape_off: !detection.sources.scrape,
-        webhook_off: !detection.sources.webhook,
-        conditions_off: !detection.sources.conditions,
-        allocatable_off: !detection.sources.allocatable,
-    }
-}
-
-fn thermal(thermal: &Thermal) -> v1::ThermalSettings {
-    v1::ThermalSettings { warn_celsius: thermal.warn_celsius, high_celsius: thermal.high_celsius, dwell_ms: ms(thermal.dwell) }
-}
-
-fn ms(span: Duration) -> u32 {
-    u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
 }

@@ -64,6 +64,7 @@ impl Stage {
     ///
     /// # Errors
     /// When the database fails: nothing was stored then.
+    #[tracing::instrument(name = "hub.sign", skip_all)]
     pub async fn round(&self, complained: &mut BTreeSet<CommandId>) -> Result<usize, store::Error> {
         let mut tx = self.pool.begin().await.label("sign.begin")?;
         let proposed = outbox::proposed_claim(&mut tx, ROUND_MAX).await.label("sign.claim")?;

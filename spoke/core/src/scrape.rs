@@ -10,6 +10,5 @@ pub mod dcgm;
 pub mod exposition;
 pub mod kernel;
 pub mod metric;
-pub mod names;
 pub mod slot;
 pub mod webhook;

@@ -22,6 +22,7 @@ use crate::{
 
 impl HandLoop {
     /// A command's bytes. `looked_up` is what the API server said of the node when our watch did not show it.
+    #[tracing::instrument(name = "spoke.verify", skip_all)]
     pub(super) fn command(&mut self, bytes: Vec<u8>, looked_up: Option<Option<NodeFacts>>) {
         let sha256 = fingerprint(&bytes);
         let deps = &self.ctx.deps;

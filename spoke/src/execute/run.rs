@@ -64,6 +64,7 @@ pub(super) struct Run<'a> {
 }
 
 /// Executes a verified command, new or taken up.
+#[tracing::instrument(name = "spoke.execute", skip_all)]
 pub(super) async fn run(
     ctx: &Arc<Ctx>,
     envelope: Envelope<Verified>,

@@ -69,6 +69,7 @@ fn detection() -> Detection {
         broken_after: secs(5 * MINUTE),
         allocatable_debounce: secs(3 * MINUTE),
         metric_aliases: BTreeMap::new(),
+        alert_labels: BTreeMap::new(),
         node_labels: Vec::new(),
         conditions: CONDITIONS
             .iter()

@@ -32,6 +32,7 @@ impl Settings {
             broken_after_ms: ms(detection.broken_after),
             allocatable_debounce_ms: ms(detection.allocatable_debounce),
             metric_aliases: detection.metric_aliases.clone(),
+            alert_labels: detection.alert_labels.clone(),
             node_labels: detection.node_labels.clone(),
             conditions: detection
                 .conditions

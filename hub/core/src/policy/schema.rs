@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpuheal_proto::{
     command::DeadlineOutcome,
     fault::FaultClass,
-    words::{Level, Mode},
+    words::{ALERT_LABEL_MEANINGS, Level, Mode},
 };
 
 use crate::catalogue;
@@ -71,6 +71,11 @@ fn detection(detection: &mut Detection, mut section: Section<'_>, problems: &mut
     set(&mut detection.broken_after, section.span("brokenAfter", secs(10)..=secs(DAY), problems));
     set(&mut detection.allocatable_debounce, section.span("allocatableDebounce", secs(1)..=secs(DAY), problems));
     set(&mut detection.metric_aliases, section.labels("metricAliases", 256, problems));
+    set(&mut detection.alert_labels, section.labels("alertLabels", 64, problems));
+    for meaning in detection.alert_labels.values().filter(|meaning| !ALERT_LABEL_MEANINGS.contains(&meaning.as_str())) {
+        let message = format!("{meaning:?} is nothing that a label says; known here: {}", ALERT_LABEL_MEANINGS.join(", "));
+        problems.add(section.place_of("alertLabels"), &section.path_of("alertLabels"), message);
+    }
     set(&mut detection.node_labels, section.texts("nodeLabels", 32, problems));
     if let Some(models) = section.section("models", problems) {
         for (key, tree, path) in models.entries() {

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gpuheal_proto::link::v1;
 
 use crate::scrape::{
-    alias::{Alias, Aliases},
+    alias::{AlertLabels, Alias, Aliases, LabelMeaning},
     conditions::{BadWhen, Conditions, Rule, Topic},
     metric::Metric,
 };
@@ -19,6 +19,8 @@ const INTERVAL_MS: std::ops::RangeInclusive<u32> = 1_000..=3_600_000;
 const SPAN_MS_MAX: u32 = 86_400_000;
 /// Most models with thresholds of their own, as `state.proto` says.
 const MODELS_MAX: usize = 64;
+/// Most own alert labels, as `state.proto` says.
+const ALERT_LABELS_MAX: usize = 64;
 /// Most own metric names, as `state.proto` says.
 const ALIASES_MAX: usize = 256;
 /// Most conditions, as `state.proto` says.
@@ -66,6 +68,8 @@ pub struct Settings {
     pub holds: BTreeMap<String, Duration>,
     /// The operator's own metric names beside the known ones.
     pub aliases: Aliases,
+    /// The operator's own alert labels before the known ones.
+    pub alert_labels: AlertLabels,
     /// Exporters say nothing.
     pub scrape_off: bool,
     /// Alerts say nothing.
@@ -117,6 +121,14 @@ pub enum Error {
         /// What it should stand for.
         metric: String,
     },
+    /// An own alert label for a meaning that no label has.
+    #[error("alert_labels maps {own:?} to {meaning:?}, which is nothing that a label says")]
+    AlertLabel {
+        /// The operator's label.
+        own: String,
+        /// What it should say.
+        meaning: String,
+    },
     /// A list over its limit.
     #[error("{field} has {got} entries, {max} are allowed")]
     TooMany {
@@ -146,6 +158,7 @@ impl Default for Settings {
             conditions: Conditions::default(),
             holds: BTreeMap::new(),
             aliases: Aliases::new(),
+            alert_labels: AlertLabels::default(),
             scrape_off: false,
             webhook_off: false,
             conditions_off: false,
@@ -193,6 +206,7 @@ impl Settings {
             conditions,
             holds,
             aliases: aliases(&wire.metric_aliases, &mut errors),
+            alert_labels: alert_labels(&wire.alert_labels, &mut errors),
             scrape_off: wire.scrape_off,
             webhook_off: wire.webhook_off,
             conditions_off: wire.conditions_off,
@@ -276,6 +290,19 @@ fn aliases(wire: &BTreeMap<String, String>, errors: &mut Vec<Error>) -> Aliases 
     table
 }
 
+/// An own label stands before those that are known, for one of the meanings that labels have.
+fn alert_labels(wire: &BTreeMap<String, String>, errors: &mut Vec<Error>) -> AlertLabels {
+    within("alert_labels", wire.len(), ALERT_LABELS_MAX, errors);
+    let mut table = AlertLabels::default();
+    for (own, meaning) in wire {
+        match serde_json::from_value::<LabelMeaning>(serde_json::Value::String(meaning.clone())) {
+            Ok(meaning) => table = table.with(own, meaning),
+            Err(_) => errors.push(Error::AlertLabel { own: own.clone(), meaning: meaning.clone() }),
+        }
+    }
+    table
+}
+
 fn within(field: &'static str, got: usize, max: usize, errors: &mut Vec<Error>) {
     if got > max {
         errors.push(Error::TooMany { field, got, max });
@@ -319,6 +346,20 @@ mod tests {
         let errors: Vec<String> = Settings::parse(&wire).unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(errors.len(), 4, "{errors:?}");
         assert!(errors[0].contains("1000 to 3600000"), "{errors:?}");
+    }
+
+    #[test]
+    fn own_alert_labels_stand_before_the_known_ones_and_every_meaning_is_known() {
+        let labels = [("machine".to_owned(), "node".to_owned())];
+        let wire = v1::DetectionSettings { alert_labels: labels.into(), ..Default::default() };
+        let settings = Settings::parse(&wire).unwrap();
+        assert_eq!(settings.alert_labels.carrying(LabelMeaning::Node).next(), Some("machine"));
+        for meaning in gpuheal_proto::words::ALERT_LABEL_MEANINGS {
+            let wire = v1::DetectionSettings { alert_labels: [("x".to_owned(), meaning.to_owned())].into(), ..Default::default() };
+            assert!(Settings::parse(&wire).is_ok(), "{meaning}");
+        }
+        let wire = v1::DetectionSettings { alert_labels: [("x".to_owned(), "mood".to_owned())].into(), ..Default::default() };
+        assert_eq!(Settings::parse(&wire).unwrap_err().len(), 1);
     }
 
     #[test]
