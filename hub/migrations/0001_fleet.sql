@@ -66,6 +66,7 @@ CREATE TABLE sessions (
     caps text[] NOT NULL DEFAULT '{}',
     lease_transitions bigint,
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    leads_since timestamptz,
     seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     detached_at timestamptz,
     CONSTRAINT sessions_pkey PRIMARY KEY (cluster_id, replica_id),
@@ -81,6 +82,7 @@ COMMENT ON COLUMN sessions.version IS 'Version of the replica';
 COMMENT ON COLUMN sessions.caps IS 'Optional messages that the replica understands';
 COMMENT ON COLUMN sessions.lease_transitions IS 'Proof of leadership; none when it does not lead';
 COMMENT ON COLUMN sessions.attached_at IS 'When this generation began';
+COMMENT ON COLUMN sessions.leads_since IS 'When it last proved that it had begun to lead after attaching; what was sent before went to another';
 COMMENT ON COLUMN sessions.seen_at IS 'Last sign of life, written in bulk';
 COMMENT ON COLUMN sessions.detached_at IS 'When the stream ended; none while it is open';
 

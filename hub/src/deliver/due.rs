@@ -24,7 +24,7 @@ pub struct Command {
     pub sent_at: Option<Timestamp>,
     /// After a "not now": not before this.
     pub resend_at: Option<Timestamp>,
-    /// When the session began.
+    /// When the session began, or began to lead if that was later: what was sent before went to another.
     pub attached_at: Timestamp,
 }
 

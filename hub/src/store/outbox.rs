@@ -258,7 +258,7 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
     let proofs: Vec<i64> = leading.iter().map(|session| session.lease_transitions).collect();
     sqlx::query_as(
         "WITH mine AS (
-             SELECT s.cluster_id, s.attached_at
+             SELECT s.cluster_id, GREATEST(s.attached_at, s.leads_since) AS attached_at
              FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS l(cluster_id, replica_id, generation, proof)
              JOIN sessions s ON s.cluster_id = l.cluster_id AND s.replica_id = l.replica_id AND s.session_generation = l.generation
              WHERE s.detached_at IS NULL AND NOT EXISTS (

@@ -133,7 +133,8 @@ pub async fn session_lease(
     lease_transitions: Option<u64>,
 ) -> Result<bool, Error> {
     let done = sqlx::query(
-        "UPDATE sessions SET lease_transitions = $4, seen_at = clock_timestamp()
+        "UPDATE sessions SET lease_transitions = $4, seen_at = clock_timestamp(),
+             leads_since = CASE WHEN $4 IS NULL THEN leads_since ELSE clock_timestamp() END
          WHERE cluster_id = $1 AND replica_id = $2 AND session_generation = $3 AND detached_at IS NULL",
     )
     .bind(cluster.as_str())

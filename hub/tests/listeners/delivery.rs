@@ -6,7 +6,7 @@ use gpuheal_hub::{deliver, sign};
 use gpuheal_proto::{
     command::{Command, CommandState},
     envelope,
-    link::v1::{self, attach_response::Message},
+    link::v1::{self, attach_request, attach_response::Message},
 };
 use prost::Message as _;
 use uuid::Uuid;
@@ -111,6 +111,30 @@ async fn a_new_leader_gets_the_very_same_bytes() {
     assert_eq!(second.command().await, bytes);
     let stored: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&hub.pool).await.unwrap();
     assert_eq!(stored, bytes);
+}
+
+#[tokio::test]
+async fn a_standby_that_takes_over_on_its_old_session_gets_what_the_dead_leader_was_sent() {
+    let hub = Hub::start_with_database().await;
+    let mut first = attach(&hub, "r0", Some(2)).await;
+    let mut standby = attach(&hub, "r1", None).await;
+    propose(&hub, "alpha", 1, 60).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    delivering.round().await.unwrap();
+    let bytes = first.command().await;
+    let beat = v1::Heartbeat { lease_transitions: Some(3), ..v1::Heartbeat::default() };
+    standby.send(attach_request::Message::Heartbeat(beat)).await;
+    let mut sent = 0;
+    for _ in 0..200 {
+        sent += delivering.round().await.unwrap();
+        if sent > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(sent, 1, "the new leader is sent what nobody has answered");
+    assert_eq!(standby.command().await, bytes);
 }
 
 #[tokio::test]
