@@ -2,12 +2,13 @@
 //! could get a node drained, so both posts need the bearer token; without a token file nobody may. Both replicas serve.
 //! Never logs a body or a header.
 
+mod accept;
 mod alert;
 mod auth;
 mod process;
 mod ready;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -57,9 +58,8 @@ pub struct Deps {
 }
 
 /// Serves until cancelled, then ends what is under way.
-pub async fn serve(listener: TcpListener, deps: Deps, cancel: CancellationToken) -> std::io::Result<()> {
-    let app = router(Arc::new(deps)).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).with_graceful_shutdown(async move { cancel.cancelled().await }).await
+pub async fn serve(listener: TcpListener, deps: Deps, cancel: CancellationToken) {
+    accept::serve(listener, router(Arc::new(deps)), cancel).await;
 }
 
 fn router(deps: Arc<Deps>) -> Router {

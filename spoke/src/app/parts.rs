@@ -151,11 +151,7 @@ impl Parts {
             token_file: run.webhook_token_file.clone(),
         };
         let cancel = sources.cancel.clone();
-        sources.spawn("web server", async move {
-            if let Err(error) = http::serve(listener, serving, cancel).await {
-                tracing::error!(%error, "web server failed");
-            }
-        });
+        sources.spawn("web server", http::serve(listener, serving, cancel));
 
         let linking = link::Deps {
             config: link::Config {
