@@ -201,7 +201,7 @@ impl Run {
 
     /// Waits for the next attempt; true when told to release.
     async fn pause(&self, jitter: f64) -> bool {
-        let wait = self.config.retry.mul_f64(1.0 + (jitter - 1.0) * crate::execute::chance());
+        let wait = self.config.retry.mul_f64(1.0 + (jitter - 1.0) * crate::chance::chance(0.0));
         tokio::select! {
             () = tokio::time::sleep(wait) => false,
             () = self.release.cancelled() => true,

@@ -95,15 +95,6 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
 }
 
-/// A number in 0..1 for jitter.
-#[must_use]
-pub fn chance() -> f64 {
-    let mut bytes = [0; 4];
-    // Without randomness there is no jitter, which is no reason to stop.
-    let _ = getrandom::fill(&mut bytes);
-    f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
-}
-
 /// What all tasks share.
 struct Ctx {
     deps: Deps,

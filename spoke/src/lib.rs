@@ -5,6 +5,7 @@
 pub mod app;
 pub mod args;
 pub mod ceiling;
+mod chance;
 pub mod clock;
 pub mod derive;
 pub mod elector;

@@ -17,6 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    chance::chance,
     clock::HubClock,
     identity::{self, Identity},
     journal::{self, Journal},
@@ -180,12 +181,13 @@ fn detach(deps: &Deps) {
 
 /// Says how the session ended, and how long to wait for the next.
 fn told(deps: &Deps, end: &End, failures: u32) -> Duration {
-    let jitter = backoff::wait(failures, backoff::chance());
+    // Without randomness everybody waits the whole span, which is safe and slow.
+    let jitter = backoff::wait(failures, chance(1.0));
     let (outcome, wait) = match end {
         End::Cancelled => ("stopped", Duration::ZERO),
         End::Goaway { reconnect_after } => {
             tracing::info!(reconnect_after_ms = reconnect_after.as_millis(), "hub asked to attach elsewhere");
-            ("goaway", *reconnect_after + backoff::wait(0, backoff::chance()))
+            ("goaway", *reconnect_after + backoff::wait(0, chance(1.0)))
         }
         End::Rejected { code, reason, retry_after } => {
             let wait = (*retry_after).max(jitter);

@@ -110,7 +110,7 @@ impl One {
     fn wait(&self, leads: bool) -> Duration {
         let interval = self.deps.settings.detect().scrape_interval;
         let times = if leads { 1 } else { STANDBY_INTERVALS };
-        (interval * times).mul_f64(0.9 + 0.2 * chance())
+        (interval * times).mul_f64(0.9 + 0.2 * crate::chance::chance(0.5))
     }
 
     #[tracing::instrument(name = "spoke.scrape", skip_all, fields(node.name = %self.target.node))]
@@ -130,10 +130,6 @@ impl One {
         }
         self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
     }
-}
-
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |n| f64::from(n) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

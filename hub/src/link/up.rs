@@ -199,14 +199,7 @@ async fn reply(session: &Session, message: Message) -> Result<(), Error> {
 }
 
 fn stage(error: impl std::error::Error) -> Error {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    Error::Stage(text)
+    Error::Stage(crate::chain::chain(&error).to_string())
 }
 
 /// Why a session cannot go on.

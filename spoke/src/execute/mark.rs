@@ -160,7 +160,7 @@ fn gone(run: &Run<'_>) -> Halt {
 /// A lost race is tried again soon, with jitter: the first at once.
 pub(super) async fn pause(attempt: u32) {
     if attempt > 0 {
-        tokio::time::sleep(backoff(attempt - 1, None, super::chance()) / 20).await;
+        tokio::time::sleep(backoff(attempt - 1, None, crate::chance::chance(0.0)) / 20).await;
     }
 }
 

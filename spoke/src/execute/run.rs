@@ -333,7 +333,7 @@ impl Run<'_> {
                 Err(error) if error.not_found() => return Err(Halt::Lost("its HealAction was deleted".to_owned())),
                 Err(error) if error.conflict() || error.transient() => {
                     if !error.conflict() {
-                        tokio::time::sleep(gpuheal_spoke_core::drain::backoff(attempt, None, super::chance())).await;
+                        tokio::time::sleep(gpuheal_spoke_core::drain::backoff(attempt, None, crate::chance::chance(0.0))).await;
                     }
                     self.reread().await?;
                 }

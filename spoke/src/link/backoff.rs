@@ -13,11 +13,6 @@ pub(super) fn wait(failures: u32, chance: f64) -> Duration {
     span.mul_f64(chance.clamp(0.0, 1.0))
 }
 
-/// A number from 0 to 1. Without randomness everybody waits the whole span, which is safe and slow.
-pub(super) fn chance() -> f64 {
-    getrandom::u32().map_or(1.0, |n| f64::from(n) / f64::from(u32::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -42,7 +42,7 @@ impl<'a> Outbound<'a> {
         heartbeat: Duration,
     ) -> Self {
         // The first beat at once: it carries the leadership as it is after Hello.
-        let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * super::backoff::chance()));
+        let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * crate::chance::chance(1.0)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { deps, shared, control, wire, ticks, beats: 0, urgent_run: 0 }
     }

@@ -109,7 +109,7 @@ where
                 Some(version) if Instant::now() < list_at => self.watch(version).await,
                 _ => self.list(&store).await.map(|listed| {
                     version = Some(listed);
-                    list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * chance());
+                    list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * crate::chance::chance(0.5));
                 }),
             };
             let Err(error) = round else {
@@ -121,7 +121,7 @@ where
             if error.gone() {
                 version = None;
             }
-            tokio::time::sleep(backoff(failures, chance())).await;
+            tokio::time::sleep(backoff(failures, crate::chance::chance(0.5))).await;
             failures += 1;
         }
     }
@@ -205,10 +205,6 @@ fn trimmed<K>(mut event: Event<K>, trim: fn(&mut K) -> bool) -> Option<Event<K>>
 fn backoff(failures: u32, chance: f64) -> Duration {
     let span = BACKOFF.0.saturating_mul(1 << failures.min(16)).min(BACKOFF.1);
     span.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
-}
-
-fn chance() -> f64 {
-    getrandom::u32().map_or(0.5, |n| f64::from(n) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

@@ -173,14 +173,14 @@ impl Jobs {
                 job.go();
                 return None;
             }
-            Outcome::Budget { wait, why } => (backoff(job.attempt, wait, chance()), why, false),
-            Outcome::Throttled { wait } => (backoff(job.attempt, wait, chance()), String::new(), false),
+            Outcome::Budget { wait, why } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
             Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
             Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
-            Outcome::Denied { why } => (backoff(job.attempt + 2, None, chance()), why, false),
+            Outcome::Denied { why } => (backoff(job.attempt + 2, None, crate::chance::chance(0.0)), why, false),
             Outcome::Again { wait: None } if looked => (Duration::ZERO, String::new(), false),
-            Outcome::Again { wait } => (backoff(job.attempt, wait, chance()), String::new(), false),
-            Outcome::Doubt => (backoff(job.attempt, None, chance()), String::new(), false),
+            Outcome::Again { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
+            Outcome::Doubt => (backoff(job.attempt, None, crate::chance::chance(0.0)), String::new(), false),
             Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
         };
         job.state = State::Waiting;
@@ -375,10 +375,6 @@ pub(super) fn skipped_record(skipped: &Skipped) -> PodRecord {
         reason: skipped.why.clone(),
         eviction_calls: 0,
     }
-}
-
-fn chance() -> f64 {
-    crate::execute::chance()
 }
 
 #[cfg(test)]
