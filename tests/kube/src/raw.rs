@@ -10,8 +10,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
 
-/// An answer later than this is none. An eviction that meets a busy PDB may take 10 s.
-const ANSWER: Duration = Duration::from_secs(30);
+/// An answer later than this is none. An eviction that meets a busy PDB may take 10 s, and a slow machine ten times that.
+const ANSWER: Duration = Duration::from_secs(120);
 
 /// `application/json-patch+json`
 pub const JSON_PATCH: &str = "application/json-patch+json";
@@ -152,4 +152,21 @@ pub async fn watch(client: &Client, path: &str, mut enough: impl FnMut(&[Value])
     let outcome = tokio::time::timeout(crate::settled::BOUND, read).await;
     assert!(outcome.is_ok(), "watched {path} in vain; saw {events:?}");
     events
+}
+
+/// A pod of `pods` as it stood once it was told to go, after the version in which the caller has it. Read from the watch's
+/// history, so that it does not matter whether the pod is there still.
+///
+/// # Panics
+/// When nobody tells it to go within [`crate::settled::BOUND`].
+pub async fn told_to_go(client: &Client, pods: &str, pod: &Value) -> Value {
+    let (name, version) = (&pod["metadata"]["name"], &pod["metadata"]["resourceVersion"]);
+    let path = format!(
+        "{pods}?watch=true&fieldSelector=metadata.name%3D{}&resourceVersion={}",
+        name.as_str().unwrap_or_default(),
+        version.as_str().unwrap_or_default(),
+    );
+    let told = |event: &Value| event["type"] == "MODIFIED" && event["object"]["metadata"]["deletionTimestamp"].is_string();
+    let mut events = watch(client, &path, |events| events.last().is_some_and(told)).await;
+    events.pop().filter(told).unwrap_or_else(|| panic!("{name} was not told to go; saw {events:?}"))["object"].take()
 }

@@ -57,6 +57,6 @@ async fn the_binary_serves_what_its_file_says_until_it_is_told_to_stop() {
 
     let pid = process.id().unwrap().to_string();
     assert!(Command::new("kill").arg(pid).status().await.unwrap().success());
-    let ended = tokio::time::timeout(std::time::Duration::from_secs(10), process.wait()).await.expect("stops in time").unwrap();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(60), process.wait()).await.expect("stops in time").unwrap();
     assert!(ended.success());
 }

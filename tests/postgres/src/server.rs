@@ -13,8 +13,10 @@ use std::{
 
 use crate::binaries;
 
-/// A cold start on a loaded two-core machine takes about 2 s; fifteen times that.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+/// A cold start on a loaded two-core machine takes about 2 s; sixty times that.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// What the server logs when somebody else has taken its port: then nothing is to be waited for.
+const PORT_TAKEN: &str = "could not create any TCP/IP sockets";
 /// A free port may be taken by somebody else before the server binds it.
 const PORT_ATTEMPTS: u32 = 5;
 
@@ -71,29 +73,35 @@ impl Postgres {
     fn run(dir: &Path, remove: Option<&Path>, durability: Durability) -> Result<Self, Error> {
         let bin = binaries::directory()?;
         let data = dir.join("pgdata");
-        if !data.join("PG_VERSION").exists() {
-            initialise(&bin, dir, &data)?;
-        }
+        let mut said = String::new();
         for _ in 0..PORT_ATTEMPTS {
+            // Also after a throwaway server that did not get its port: its directory went with it.
+            if !data.join("PG_VERSION").exists() {
+                initialise(&bin, dir, &data)?;
+            }
             let port = free_port().map_err(Error::Port)?;
             configure(&data, port, durability)?;
             let log = dir.join("postgres.log");
             let server = Self { port, keeper: keep(&bin, &data, &log, remove)? };
-            if server.ready(&data) {
+            if server.ready(&data, &log) {
                 return Ok(server);
             }
+            said = fs::read_to_string(&log).unwrap_or_default();
         }
-        Err(Error::NotReady { log: fs::read_to_string(dir.join("postgres.log")).unwrap_or_default() })
+        Err(Error::NotReady { log: said })
     }
 
     /// The server's lock file tells that this very server is ready, whoever else may answer on some port.
-    fn ready(&self, data: &Path) -> bool {
+    fn ready(&self, data: &Path, log: &Path) -> bool {
         let since = Instant::now();
         while since.elapsed() < READY_WITHIN {
             let lock = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
             let mut lines = lock.lines().skip(3).map(str::trim);
             if lines.next() == Some(&self.port.to_string()) && lines.last() == Some("ready") {
                 return true;
+            }
+            if fs::read_to_string(log).is_ok_and(|log| log.contains(PORT_TAKEN)) {
+                return false;
             }
             thread::sleep(Duration::from_millis(10));
         }

@@ -243,7 +243,7 @@ async fn eviction_can_shorten_the_grace(w: World) {
     manifest["metadata"]["annotations"][testkube::kubelet::EXIT_AFTER_MS] = json!("600000");
     let pod = w.running_pod(manifest).await;
     w.evict(&pod, "", json!({ "deleteOptions": { "gracePeriodSeconds": 1 } })).await.expect(201);
-    assert_eq!(w.get(&w.pod_path(&pod)).await["metadata"]["deletionGracePeriodSeconds"], 1);
+    assert_eq!(w.told_to_go(&pod).await["metadata"]["deletionGracePeriodSeconds"], 1);
     w.is_gone(&pod).await;
 }
 

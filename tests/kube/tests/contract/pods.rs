@@ -31,7 +31,8 @@ async fn deletion_sets_a_timestamp_and_grace_and_keeps_the_pod_until_its_end(w: 
     let answer = raw::delete(&w.client, &w.pod_path(&pod), None).await.expect(200);
     assert_eq!(answer.json["metadata"]["deletionGracePeriodSeconds"], 20);
     assert!(!text(&answer.json, "/metadata/deletionTimestamp").is_empty());
-    raw::get(&w.client, &w.pod_path(&pod)).await.expect(200);
+    // That it stood on with its deletion timestamp is told by the watch: by now it may be gone.
+    assert_eq!(w.told_to_go(&pod).await["metadata"]["deletionGracePeriodSeconds"], 20);
     w.is_gone(&pod).await;
 }
 

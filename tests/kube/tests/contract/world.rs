@@ -150,6 +150,11 @@ impl World {
         answer.code == 200 && same && answer.json["metadata"]["deletionTimestamp"].is_null()
     }
 
+    /// The pod as it stood once it was told to go. Told by the watch's history: it may be gone by now, on a slow machine.
+    pub(crate) async fn told_to_go(&self, pod: &Value) -> Value {
+        raw::told_to_go(&self.client, &self.core("pods"), pod).await
+    }
+
     pub(crate) async fn is_gone(&self, pod: &Value) {
         settled::is_true("the pod of this UID is gone", || async {
             let answer = raw::get(&self.client, &self.pod_path(pod)).await;

@@ -14,7 +14,8 @@ use crate::status::{ApiError, Cause};
 
 pub(super) use meta::name;
 
-/// Checks an object that is about to be stored; a custom one also loses what its schema does not know.
+/// Checks an object that is about to be stored; a custom one also loses what its schema does not know, and gains what that
+/// gives to absent fields.
 pub(super) fn object(kind: &ResourceKind, old: Option<&Value>, new: &mut Value, strict: bool) -> Result<(), ApiError> {
     let mut causes = meta::labels(new);
     match &*kind.storage {
@@ -38,6 +39,7 @@ pub(super) fn object(kind: &ResourceKind, old: Option<&Value>, new: &mut Value, 
                 list.join(", ")
             )));
         }
+        schema::fill(schema, new);
         schema::check(schema, new, "", &mut causes);
     }
     if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(kind, obj::name(new), &causes)) }

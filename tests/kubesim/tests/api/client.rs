@@ -7,7 +7,7 @@ use reqwest::{Certificate, Method};
 use serde_json::{Value, json};
 
 /// Longest wait for something that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
     http: reqwest::Client,

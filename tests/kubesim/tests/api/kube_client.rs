@@ -48,7 +48,7 @@ async fn a_reflector_sees_every_node_through_a_cut_and_a_compaction() {
         .boxed();
     let mut expect = async |name: &str| {
         let found = async { while seen.next().await.unwrap() != name {} };
-        tokio::time::timeout(std::time::Duration::from_secs(10), found).await.expect(name);
+        tokio::time::timeout(std::time::Duration::from_secs(60), found).await.expect(name);
     };
     expect("a").await;
     sim.faults().drop_watches("nodes");

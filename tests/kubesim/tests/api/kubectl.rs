@@ -70,7 +70,7 @@ async fn kubectl_shows_marks_drains_and_applies() {
     assert!(shell.run("get nodes -l gpu-selfhealing.io/status=faulty").await.contains("gpu-1"));
     shell.run("cordon gpu-1").await;
     assert!(shell.run("get nodes").await.contains("Ready,SchedulingDisabled"));
-    shell.run("drain gpu-1 --ignore-daemonsets --timeout=30s").await;
+    shell.run("drain gpu-1 --ignore-daemonsets --timeout=120s").await;
     assert!(sim.store().list("pods").iter().all(|pod| pod["spec"]["nodeName"] != "gpu-1"));
     shell.run("uncordon gpu-1").await;
     assert!(sim.store().get("nodes", "", "gpu-1").unwrap()["spec"]["unschedulable"].is_null());
@@ -84,7 +84,7 @@ async fn kubectl_shows_marks_drains_and_applies() {
     shell.run("create namespace made-by-kubectl").await;
     shell.run("create deployment web --image=x --replicas=2 -n made-by-kubectl").await;
     shell.run("create poddisruptionbudget web --selector=app=web --min-available=1 -n made-by-kubectl").await;
-    shell.run("wait deployment web --for=condition=Available --timeout=20s -n made-by-kubectl").await;
+    shell.run("wait deployment web --for=condition=Available --timeout=120s -n made-by-kubectl").await;
     shell.run("create secret generic s --from-literal=a=b").await;
     assert_eq!(sim.store().get("secrets", "default", "s").unwrap()["data"]["a"], "Yg==");
     assert_eq!(shell.run("auth can-i delete nodes").await.trim(), "yes");

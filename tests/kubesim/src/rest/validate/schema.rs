@@ -1,4 +1,5 @@
-//! Pure: custom resources against their OpenAPI v3 schema: types, required, enums, bounds; unknown fields pruned.
+//! Pure: custom resources against their OpenAPI v3 schema: types, required, enums, bounds; unknown fields pruned, defaults
+//! filled in.
 
 use serde_json::Value;
 
@@ -41,6 +42,34 @@ fn prune_at(schema: &Value, value: &mut Value, path: &str, root: bool, unknown: 
                 prune_at(&schema["items"], item, &format!("{path}[{index}]"), false, unknown);
             }
         }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Puts in what the schema gives to a field that is absent, or null where null is not allowed.
+pub(super) fn fill(schema: &Value, object: &mut Value) {
+    fill_at(schema, object, true);
+}
+
+fn fill_at(schema: &Value, value: &mut Value, root: bool) {
+    match value {
+        Value::Object(map) => {
+            for (key, inner) in
+                schema["properties"].as_object().into_iter().flatten().filter(|(key, _)| !(root && *key == "metadata"))
+            {
+                let absent = map.get(key).is_none_or(|given| given.is_null() && !obj::flag(inner, "/nullable"));
+                if let Some(default) = inner.get("default").filter(|_| absent) {
+                    map.insert(key.clone(), default.clone());
+                }
+                if let Some(child) = map.get_mut(key) {
+                    fill_at(inner, child, false);
+                }
+            }
+            if schema["additionalProperties"].is_object() {
+                map.values_mut().for_each(|child| fill_at(&schema["additionalProperties"], child, false));
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| fill_at(&schema["items"], item, false)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
