@@ -2,6 +2,8 @@
 //! under its chain's locked head, as the transaction's last lock: no record, no act. What a hash covers is pure and in
 //! `gpuheal_hub_core::audit`; the statements are in `store::audit`. Never decides, and never changes an entry.
 
+use std::time::Instant;
+
 use gpuheal_hub_core::audit::{self, Fact, Head, Walk};
 pub use gpuheal_hub_core::audit::{Break, Verdict};
 use gpuheal_proto::{
@@ -11,7 +13,10 @@ use gpuheal_proto::{
 use serde_json::Value;
 use sqlx::{PgConnection, PgPool};
 
-use crate::store::{self, Labelled as _, audit as rows};
+use crate::{
+    metrics,
+    store::{self, Labelled as _, audit as rows},
+};
 
 /// The chain of what belongs to no one cluster: policies, stops, terms. Not a cluster id: those have no `_`.
 pub const FLEET_CHAIN: &str = "_fleet";
@@ -45,6 +50,8 @@ kinds!(
     FaultsIngested = "faults_ingested",
     /// Ingest: a whole inventory came, with how many nodes and who is gone.
     InventorySnapshot = "inventory_snapshot",
+    /// Ingest: nodes that could not be read were set aside, by their names as they came; nobody counts as gone by it.
+    NodesUnreadable = "nodes_unreadable",
     /// Ingest: nodes were seen deleted.
     NodesGone = "nodes_gone",
     /// Ingest: the database had lost commits, its epoch was raised.
@@ -105,6 +112,14 @@ pub async fn append(conn: &mut PgConnection, chain: &str, entries: &[Entry], now
     if entries.is_empty() {
         return Ok(());
     }
+    let began = Instant::now();
+    let outcome = extend(conn, chain, entries, now).await;
+    metrics::AUDIT_SECONDS.observe(began.elapsed());
+    metrics::AUDIT_APPENDS.inc([if outcome.is_ok() { "ok" } else { "failed" }]);
+    outcome
+}
+
+async fn extend(conn: &mut PgConnection, chain: &str, entries: &[Entry], now: Timestamp) -> Result<(), store::Error> {
     let head = rows::head_lock(conn, chain).await?;
     let linked = audit::link(chain, head, entries.iter().map(|entry| fact(entry, now)).collect());
     let Some(last) = linked.last() else { return Ok(()) };
@@ -128,6 +143,16 @@ fn fact(entry: &Entry, at: Timestamp) -> Fact {
 /// # Errors
 /// When the database fails.
 pub async fn verify(pool: &PgPool, chain: &str) -> Result<Verdict, store::Error> {
+    let verdict = walk(pool, chain).await;
+    metrics::AUDIT_VERIFIED.inc([match &verdict {
+        Ok(verdict) if verdict.broken.is_some() => "broken",
+        Ok(_) => "intact",
+        Err(_) => "failed",
+    }]);
+    verdict
+}
+
+async fn walk(pool: &PgPool, chain: &str) -> Result<Verdict, store::Error> {
     let mut conn = pool.acquire().await.label("pool.acquire")?;
     let head = rows::head(&mut conn, chain).await?;
     let mut walk = Walk::default();

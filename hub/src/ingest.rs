@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    decide,
+    decide, metrics,
     sign::Signer,
     store::{
         self, Labelled as _,
@@ -131,6 +131,7 @@ impl Ingest {
             return Err(Error::TooMany { what: "items of evidence", count: batch.items.len(), max: limits::EVIDENCE_MAX });
         }
         let mut items: Vec<Standing> = batch.items.iter().filter_map(standing).collect();
+        metrics::SET_ASIDE.add(["evidence"], (batch.items.len() - items.len()) as u64);
         items.sort_by_key(|item| item.key);
         items.dedup_by_key(|item| item.key);
         if items.is_empty() {

@@ -5,10 +5,10 @@
 pub mod app;
 pub mod args;
 pub mod audit;
-mod chain;
 pub mod clock;
 pub mod decide;
 pub mod deliver;
+mod fit;
 pub mod fleet;
 pub mod http;
 pub mod identity;
@@ -21,3 +21,5 @@ pub mod sign;
 pub mod store;
 pub mod tls;
 pub mod wake;
+
+use gpuheal_proto::chain;

@@ -27,7 +27,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    clock, identity, ingest, metrics,
+    clock, fit, identity, ingest, metrics,
     store::session::{self, Attached},
     wake::Wake,
 };
@@ -163,7 +163,8 @@ impl Inner {
     ) -> Result<(Hello, Attached), Refusal> {
         let first = tokio::time::timeout(HELLO_TIMEOUT, up.message());
         let Some(Ok(Ok(Some(first)))) = end.run_until_cancelled(first).await else { return Err(Refusal::NoHello) };
-        let Some(attach_request::Message::Hello(hello)) = first.message else { return Err(Refusal::NoHello) };
+        let first = first.message.map(|message| fit::fitted(cluster, kind(&message), message));
+        let Some(attach_request::Message::Hello(hello)) = first else { return Err(Refusal::NoHello) };
         let hello = Hello::read(hello, cluster).map_err(Refusal::Hello)?;
         let slot = tokio::time::timeout(ATTACH_WAIT, self.attaches.acquire());
         let Ok(Ok(_slot)) = slot.await else { return Err(Refusal::Busy) };

@@ -41,6 +41,29 @@ pub static ACK_SECONDS: Histogram = Histogram::new(
 );
 /// Faults that came.
 pub static FAULTS: Counter = Counter::new("gpu_selfhealing_hub_faults_received_total", "Fault records received, repeats included.");
+/// Texts of spokes that were not fit to be stored.
+pub static TEXTS_MENDED: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_texts_mended_total",
+    "Texts from spokes that held zero bytes, which were replaced, by kind of message.",
+    ["kind"],
+);
+/// Parts of messages that were passed over.
+pub static SET_ASIDE: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_items_set_aside_total",
+    "Parts of messages from spokes that could not be read and were passed over, by kind (node, evidence).",
+    ["kind"],
+);
+/// Judging.
+pub static DECIDE_SECONDS: Histogram = Histogram::new(
+    "gpu_selfhealing_hub_decide_duration_seconds",
+    "Judging all nodes of one transaction and writing what follows, without the commit.",
+);
+/// What judgements came to.
+pub static DECISIONS: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_decisions_total",
+    "Judgements committed, by the state in which they left an incident whose state or level changed, else unchanged.",
+    ["outcome"],
+);
 /// Commands signed.
 pub static SIGNED: Family<1> =
     Family::counter("gpu_selfhealing_hub_signed_total", "Envelopes signed, by kind (command, cancel, settings).", ["kind"]);
@@ -69,6 +92,29 @@ pub static DELIVER_SECONDS: Histogram =
 pub static STATUSES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_command_statuses_total",
     "Reports of commands that spokes sent, by outcome (acked, failed).",
+    ["outcome"],
+);
+/// Settling.
+pub static SETTLE_SECONDS: Histogram =
+    Histogram::new("gpu_selfhealing_hub_settle_duration_seconds", "From a report of a command to its commit.");
+/// Commands that ended.
+pub static COMMANDS_ENDED: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_commands_ended_total",
+    "Commands that ended or whose end was corrected, by state (SUCCEEDED, FAILED, REFUSED, EXPIRED, UNKNOWN, CANCELLED).",
+    ["state"],
+);
+/// Appending to the audit.
+pub static AUDIT_SECONDS: Histogram = Histogram::new(
+    "gpu_selfhealing_hub_audit_append_duration_seconds",
+    "Waiting for a chain's head and adding entries to it, without the commit.",
+);
+/// Appends to the audit.
+pub static AUDIT_APPENDS: Family<1> =
+    Family::counter("gpu_selfhealing_hub_audit_appends_total", "Appends to audit chains, by outcome (ok, failed).", ["outcome"]);
+/// Chains that were verified.
+pub static AUDIT_VERIFIED: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_audit_verified_total",
+    "Audit chains that were verified, by outcome (intact, broken, failed).",
     ["outcome"],
 );
 /// Calls of the fleet API.
@@ -101,11 +147,17 @@ pub fn text() -> String {
         &ATTACHES,
         &DETACHES,
         &MESSAGES_UP,
+        &TEXTS_MENDED,
+        &SET_ASIDE,
+        &DECISIONS,
         &SIGNED,
         &SIGN_FAILURES,
         &COMMANDS_SENT,
         &COMMANDS_HELD,
         &STATUSES,
+        &COMMANDS_ENDED,
+        &AUDIT_APPENDS,
+        &AUDIT_VERIFIED,
         &STAGE_FAILURES,
         &TLS_RELOADS,
     ];
@@ -114,7 +166,8 @@ pub fn text() -> String {
     }
     SESSIONS.write(&mut out);
     FAULTS.write(&mut out);
-    ACK_SECONDS.write(&mut out);
-    DELIVER_SECONDS.write(&mut out);
+    for histogram in [&ACK_SECONDS, &DECIDE_SECONDS, &DELIVER_SECONDS, &SETTLE_SECONDS, &AUDIT_SECONDS] {
+        histogram.write(&mut out);
+    }
     out
 }

@@ -1,7 +1,8 @@
-//! The words that hub and spoke share: ids, time, faults, commands, envelopes, names and limits; and the protocol's
+//! The words that hub and spoke share: ids, time, faults, commands, envelopes, names, limits, an error's causes; and the protocol's
 //! generated messages. No IO, no clock, no randomness. Generated types stop at the edge (`TryFrom`), logic sees ours.
 
 pub mod bytes_text;
+pub mod chain;
 pub mod command;
 pub mod envelope;
 pub mod fault;

@@ -53,6 +53,18 @@ pub enum Verb {
     Pki(Pki),
     /// List clusters
     Clusters,
+    /// List what each cluster's spoke watches, and how fresh it is
+    Sources {
+        /// Of one cluster
+        #[arg(long)]
+        cluster: Option<ClusterId>,
+        /// Only those that are not fresh
+        #[arg(long)]
+        stale: bool,
+        /// How many at most
+        #[arg(long, default_value_t = 1000)]
+        limit: u32,
+    },
     /// List GPU nodes
     Nodes {
         /// Of one cluster
@@ -234,7 +246,7 @@ pub enum Policy {
 /// `audit`.
 #[derive(Debug, Subcommand)]
 pub enum Audit {
-    /// List entries of a cluster's chain, oldest first; of the fleet's own unless a cluster is named
+    /// List entries of a cluster's chain, oldest first; of the fleet's own unless a cluster or an incident is named
     List {
         /// Of which cluster
         #[arg(long)]

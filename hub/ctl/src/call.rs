@@ -31,6 +31,7 @@ pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -
     match verb {
         Verb::Pki(_) => unreachable!("needs no hub and was handled before"),
         Verb::Clusters => lists::clusters(channel, printer).await,
+        Verb::Sources { cluster, stale, limit } => lists::sources(channel, printer, cluster.as_ref(), *stale, *limit).await,
         Verb::Nodes { cluster, out, limit } => lists::nodes(channel, printer, cluster.as_ref(), *out, *limit).await,
         Verb::Incidents(filter) => lists::incidents(channel, printer, filter).await,
         Verb::Commands(filter) => lists::commands(channel, printer, filter).await,

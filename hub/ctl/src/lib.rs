@@ -6,3 +6,4 @@ mod connect;
 mod output;
 pub mod pki;
 pub mod run;
+mod visible;

@@ -1,33 +1,44 @@
-//! Results as tables, JSON or YAML. A table fits the terminal; in a pipe each row is one line, whatever its length.
+//! Results as tables, JSON or YAML. A table fits the terminal; in a pipe each row is one line, whatever its length. Whatever is
+//! written for people goes through [`visible::clean`], whoever it came from.
 
 mod cell;
+mod fill;
+mod grid;
 mod rows;
+mod value;
 
 use std::{
     io::{self, IsTerminal as _, Write},
     path::{Path, PathBuf},
 };
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::Table;
 use gpuheal_proto::{
     fleet::v1::{
-        ApplyPolicyResponse, ExplainResponse, FaultSummary, GetPolicyResponse, ProcessResponse, ResumeFleetResponse,
-        StopFleetResponse,
+        ApplyPolicyResponse, DecisionSummary, ExplainResponse, FaultSummary, GetPolicyResponse, ProcessResponse,
+        ResumeFleetResponse, StopFleetResponse,
     },
     time::Timestamp,
 };
 use serde::Serialize;
 
-use crate::args::Format;
+use crate::{args::Format, visible};
+use fill::Fill;
+use grid::grid;
 pub(crate) use rows::{Checked, Row};
+
+/// A terminal that is narrower than this, or says that it is, is written to as if it had this many columns.
+const COLUMNS_MIN: u16 = 40;
 
 /// Writes results to standard output.
 pub(crate) struct Printer {
     format: Format,
     now: Timestamp,
     out: Box<dyn Write>,
-    /// Rows may be wrapped: a person looks at them.
-    fitted: bool,
+    /// A person looks at it.
+    terminal: bool,
+    /// Columns that lines must fit into; none in a pipe.
+    width: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -39,8 +50,9 @@ struct List<'a, T> {
 
 impl Printer {
     pub(crate) fn new(format: Format, now: Timestamp) -> Self {
-        let out = io::stdout();
-        Self { format, now, fitted: out.is_terminal(), out: Box::new(out) }
+        let (out, terminal) = (io::stdout(), io::stdout().is_terminal());
+        let width = Table::new().width().filter(|columns| terminal && *columns > 0);
+        Self { format, now, terminal, width: width.map(|columns| columns.max(COLUMNS_MIN).into()), out: Box::new(out) }
     }
 
     /// A list of one kind.
@@ -49,15 +61,10 @@ impl Printer {
             return self.value(&List { items, truncated: more });
         }
         if items.is_empty() {
-            return writeln!(io::stderr(), "nothing found");
+            return hint("nothing found");
         }
-        let rows = items.iter().map(|item| item.cells(self.now)).collect();
-        let text = table(T::HEAD, rows, self.fitted);
-        writeln!(self.out, "{text}")?;
-        if more {
-            writeln!(io::stderr(), "there is more: raise --limit")?;
-        }
-        Ok(())
+        self.table(items)?;
+        if more { hint("there is more: raise --limit") } else { Ok(()) }
     }
 
     /// The files that were written.
@@ -67,9 +74,9 @@ impl Printer {
             return self.value(&List { items: &names, truncated: false });
         }
         for name in names {
-            writeln!(self.out, "{name}")?;
+            self.say(&name)?;
         }
-        writeln!(io::stderr(), "development keys: fine for a test bed, not for production")
+        hint("development keys: fine for a test bed, not for production")
     }
 
     /// What came of a request by hand.
@@ -81,10 +88,10 @@ impl Printer {
         for (lead, text) in [(" command ", &answer.command_id), (": ", &answer.reason)] {
             if !text.is_empty() {
                 line.push_str(lead);
-                line.push_str(&cell::clean(text));
+                line.push_str(text);
             }
         }
-        writeln!(self.out, "{line}")
+        self.say(&line)
     }
 
     /// That the fleet stands still.
@@ -93,8 +100,8 @@ impl Printer {
             return self.value(answer);
         }
         let was = if answer.already { "was stopped already" } else { "is stopped" };
-        writeln!(self.out, "the fleet {was}: {}", cell::clean(&answer.reason))?;
-        writeln!(io::stderr(), "gpuhealctl resume --reason WHY lets it go on")
+        self.say(&format!("the fleet {was}: {}", answer.reason))?;
+        hint("gpuhealctl resume --reason WHY lets it go on")
     }
 
     /// That it goes on.
@@ -103,8 +110,8 @@ impl Printer {
             return self.value(answer);
         }
         match answer.stopped_for.as_str() {
-            "" => writeln!(self.out, "the fleet was not stopped"),
-            why => writeln!(self.out, "the fleet goes on; it was stopped for: {}", cell::clean(why)),
+            "" => self.say("the fleet was not stopped"),
+            why => self.say(&format!("the fleet goes on; it was stopped for: {why}")),
         }
     }
 
@@ -115,31 +122,28 @@ impl Printer {
         }
         for problem in &answer.problems {
             let at = if problem.path.is_empty() { String::new() } else { format!("{}: ", problem.path) };
-            let message = cell::clean(&problem.message);
-            writeln!(io::stderr(), "{}:{}:{}: {at}{message}", file.display(), problem.line, problem.column)?;
+            hint(&format!("{}:{}:{}: {at}{}", file.display(), problem.line, problem.column, problem.message))?;
         }
         match (answer.problems.len(), dry_run, answer.unchanged) {
-            (0, true, _) => writeln!(self.out, "policy is valid; nothing was changed"),
-            (0, false, true) => writeln!(self.out, "policy revision {} is in force already", answer.revision),
-            (0, false, false) => writeln!(self.out, "policy revision {} is in force", answer.revision),
-            (1, ..) => writeln!(io::stderr(), "one problem: nothing was changed"),
-            (count, ..) => writeln!(io::stderr(), "{count} problems: nothing was changed"),
+            (0, true, _) => self.say("policy is valid; nothing was changed"),
+            (0, false, true) => self.say(&format!("policy revision {} is in force already", answer.revision)),
+            (0, false, false) => self.say(&format!("policy revision {} is in force", answer.revision)),
+            (1, ..) => hint("one problem: nothing was changed"),
+            (count, ..) => hint(&format!("{count} problems: nothing was changed")),
         }
     }
 
-    /// A policy, as it can be applied again.
+    /// A policy, in a pipe as it can be applied again.
     pub(crate) fn policy(&mut self, answer: &GetPolicyResponse) -> io::Result<()> {
         if self.format == Format::Json {
             return self.value(answer);
         }
         let at = Timestamp::from_unix_ms(answer.applied_unix_ms);
-        writeln!(
-            self.out,
-            "# revision {} digest {} applied {at} by {}",
-            answer.revision,
-            answer.digest,
-            cell::clean(&answer.applied_by)
-        )?;
+        let head = format!("# revision {} digest {} applied {at} by {}", answer.revision, answer.digest, answer.applied_by);
+        writeln!(self.out, "{}", visible::clean(&head))?;
+        if self.terminal {
+            return answer.yaml.lines().try_for_each(|line| writeln!(self.out, "{}", visible::clean(line)));
+        }
         self.out.write_all(answer.yaml.as_bytes())?;
         if answer.yaml.ends_with('\n') { Ok(()) } else { writeln!(self.out) }
     }
@@ -149,26 +153,16 @@ impl Printer {
         if self.format != Format::Table {
             return self.value(answer);
         }
-        let head = format!("node {} of cluster {}: {}", answer.node, answer.cluster_id, answer.outcome);
-        writeln!(self.out, "{}", cell::clean(&head))?;
+        self.say(&format!("node {} of cluster {}: {}", answer.node, answer.cluster_id, answer.outcome))?;
         if !answer.incident_id.is_empty() {
-            writeln!(self.out, "incident {}, policy revision {}", answer.incident_id, answer.policy_revision)?;
+            self.say(&format!("incident {}, policy revision {}", answer.incident_id, answer.policy_revision))?;
         }
         self.section("why", &answer.reasons)?;
         self.section("each fault", &judged(&answer.faults))?;
         self.section("steps", &answer.steps)?;
         self.section("what would change it", &answer.would_change)?;
-        if !answer.faults.is_empty() {
-            let rows = answer.faults.iter().map(|fault| fault.cells(self.now)).collect();
-            let text = table(FaultSummary::HEAD, rows, self.fitted);
-            writeln!(self.out, "\n{text}")?;
-        }
-        if !answer.history.is_empty() {
-            let rows = answer.history.iter().map(|decision| decision.cells(self.now)).collect();
-            let text = table(gpuheal_proto::fleet::v1::DecisionSummary::HEAD, rows, self.fitted);
-            writeln!(self.out, "\n{text}")?;
-        }
-        Ok(())
+        self.part::<FaultSummary>(&answer.faults)?;
+        self.part::<DecisionSummary>(&answer.history)
     }
 
     fn section(&mut self, title: &str, lines: &[String]) -> io::Result<()> {
@@ -176,19 +170,44 @@ impl Printer {
             return Ok(());
         }
         writeln!(self.out, "\n{title}:")?;
-        for line in lines {
-            writeln!(self.out, "  - {}", cell::clean(line))?;
+        lines.iter().try_for_each(|line| self.say(&format!("  - {line}")))
+    }
+
+    /// A table of its own within an answer.
+    fn part<T: Row>(&mut self, items: &[T]) -> io::Result<()> {
+        if items.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        writeln!(self.out)?;
+        self.table(items)
+    }
+
+    fn table<T: Row>(&mut self, items: &[T]) -> io::Result<()> {
+        let rows = items.iter().map(|item| item.cells(self.now)).collect();
+        writeln!(self.out, "{}", grid(T::HEAD, T::PROSE, rows, self.width))
+    }
+
+    /// One line for people, on several lines of the terminal when it is long.
+    fn say(&mut self, line: &str) -> io::Result<()> {
+        let line = visible::clean(line);
+        let Some(width) = self.width else { return writeln!(self.out, "{line}") };
+        let mut fill = Fill::new(width);
+        fill.text(&line, 4);
+        writeln!(self.out, "{}", fill.end())
     }
 
     fn value(&mut self, value: &impl Serialize) -> io::Result<()> {
         let text = match self.format {
-            Format::Yaml => serde_saphyr::to_string(value).map_err(io::Error::other)?,
-            Format::Json | Format::Table => serde_json::to_string_pretty(value).map_err(io::Error::other)? + "\n",
+            Format::Yaml => value::yaml(value)?,
+            Format::Json | Format::Table => value::json(value)?,
         };
         self.out.write_all(text.as_bytes())
     }
+}
+
+/// What people should know and scripts need not.
+fn hint(line: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "{}", visible::clean(line))
 }
 
 /// How each fault was judged: its level by which rule, how far the policy goes for it, and what comes of it. Faults that
@@ -208,20 +227,6 @@ fn judged(faults: &[FaultSummary]) -> Vec<String> {
         count => format!("{what} ({count} GPUs): {how}"),
     };
     lines.into_iter().map(line).collect()
-}
-
-fn table(head: &[&str], rows: Vec<Vec<String>>, fitted: bool) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_content_arrangement(if fitted { ContentArrangement::Dynamic } else { ContentArrangement::Disabled });
-    table.set_header(head.iter().copied());
-    for row in rows {
-        table.add_row(row.iter().map(|text| cell::clean(text)).collect::<Vec<_>>());
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.trim_fmt()
 }
 
 #[cfg(test)]

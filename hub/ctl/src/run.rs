@@ -9,13 +9,13 @@ use std::{
 };
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use gpuheal_proto::time::Timestamp;
+use gpuheal_proto::{chain::chain, time::Timestamp};
 
 use crate::{
     args::{Args, Pki, Verb},
     call, connect,
     output::Printer,
-    pki,
+    pki, visible,
 };
 
 const FAILED: u8 = 1;
@@ -84,19 +84,9 @@ fn now() -> Timestamp {
     Timestamp::from_unix_ms(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// The whole chain on one line, so that it can be searched for.
-fn report(error: &dyn std::error::Error) {
-    let mut text = format!("error: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    let _ = writeln!(io::stderr(), "{text}");
+/// The whole chain on one line, so that it can be searched for. The hub's words are in it, and theirs whom it quotes.
+fn report(error: &Error) {
+    let _ = writeln!(io::stderr(), "error: {}", visible::clean(&chain(error).to_string()));
 }
 
 /// Why nothing came of it.

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     audit::{self, FLEET_CHAIN},
-    store::audit::audit_page,
+    store::{audit::audit_page, incident::incident_place},
 };
 
 #[tonic::async_trait]
@@ -34,9 +34,12 @@ impl AuditService for Fleet {
 
 impl Fleet {
     async fn entries(&self, request: ListEntriesRequest) -> Result<ListEntriesResponse, Status> {
-        let chain = chain(&self.pool, &request.cluster_id).await?;
         let incident = Some(request.incident_id.as_str()).filter(|id| !id.is_empty()).map(IncidentId::parse).transpose();
         let incident = incident.map_err(|error| Status::invalid_argument(format!("incident_id: {error}")))?;
+        let chain = match incident {
+            Some(incident) if request.cluster_id.is_empty() => self.chain_of_incident(incident).await?,
+            Some(_) | None => chain(&self.pool, &request.cluster_id).await?,
+        };
         let size = page::size(request.page_size);
         let after = match page::key::<2>("audit", &request.page_token)? {
             None => 0,
@@ -50,6 +53,14 @@ impl Fleet {
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::token("audit", &[&chain, &last.seq.to_string()]));
         Ok(ListEntriesResponse { entries: rows.into_iter().map(wire_entry).collect(), next_page_token: next.unwrap_or_default() })
+    }
+
+    /// An incident is its cluster's, whose chain tells of it.
+    async fn chain_of_incident(&self, incident: IncidentId) -> Result<String, Status> {
+        let mut conn = connection(&self.pool).await?;
+        let place = incident_place(&mut conn, incident).await.map_err(|error| failed(&error))?;
+        let (cluster, _) = place.ok_or_else(|| Status::not_found(format!("incident {incident} is not known")))?;
+        Ok(audit::chain_of(&cluster).to_owned())
     }
 
     async fn verified(&self, request: VerifyChainRequest) -> Result<VerifyChainResponse, Status> {

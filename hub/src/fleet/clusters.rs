@@ -1,8 +1,8 @@
-//! Clusters and their nodes.
+//! Clusters, their nodes, and what their spokes watch.
 
 use gpuheal_proto::fleet::v1::{
-    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, Node,
-    cluster_service_server::ClusterService,
+    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, ListSourcesRequest,
+    ListSourcesResponse, Node, Source, cluster_service_server::ClusterService,
 };
 use tonic::{Request, Response, Status};
 
@@ -21,6 +21,10 @@ impl ClusterService for Fleet {
 
     async fn list_nodes(&self, request: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
         counted("list_nodes", self.nodes(request.into_inner()).await)
+    }
+
+    async fn list_sources(&self, request: Request<ListSourcesRequest>) -> Result<Response<ListSourcesResponse>, Status> {
+        counted("list_sources", self.sources(request.into_inner()).await)
     }
 }
 
@@ -51,6 +55,20 @@ impl Fleet {
         let next = rows.last().filter(|_| more).map(|last| page::token("nodes", &[&last.cluster_id, &last.node_name]));
         Ok(ListNodesResponse { nodes: rows.into_iter().map(wire_node).collect(), next_page_token: next.unwrap_or_default() })
     }
+
+    async fn sources(&self, request: ListSourcesRequest) -> Result<ListSourcesResponse, Status> {
+        let only = cluster(&request.cluster_id)?;
+        let size = page::size(request.page_size);
+        let after = page::key::<2>("sources", &request.page_token)?.unwrap_or_default();
+        let mut conn = connection(&self.pool).await?;
+        known(&mut conn, only.as_ref()).await?;
+        let mut rows = fleet::sources(&mut conn, only.as_ref(), request.stale_only, (&after[0], &after[1]), i64::from(size) + 1)
+            .await
+            .map_err(|error| failed(&error))?;
+        let more = page::cut(&mut rows, size);
+        let next = rows.last().filter(|_| more).map(|last| page::token("sources", &[&last.cluster_id, &last.key]));
+        Ok(ListSourcesResponse { sources: rows.into_iter().map(wire_source).collect(), next_page_token: next.unwrap_or_default() })
+    }
 }
 
 fn wire_cluster(row: fleet::Cluster) -> Cluster {
@@ -69,6 +87,21 @@ fn wire_cluster(row: fleet::Cluster) -> Cluster {
         spoke_version: row.spoke_version,
         settings_version: natural(row.settings_version),
         config_errors: errors.join("; "),
+        sources: count(row.sources),
+        sources_fresh: count(row.sources_fresh),
+    }
+}
+
+/// Stored under `source|node`: a node's name has no bar.
+fn wire_source(row: fleet::Source) -> Source {
+    let (source, node) = row.key.rsplit_once('|').unwrap_or((&row.key, ""));
+    Source {
+        source: source.to_owned(),
+        node: node.to_owned(),
+        cluster_id: row.cluster_id,
+        state: row.state,
+        last_seen_unix_ms: row.last_seen_unix_ms,
+        reason: row.reason,
     }
 }
 

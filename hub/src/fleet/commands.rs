@@ -48,6 +48,7 @@ impl Fleet {
         let only = cluster(&request.cluster_id)?;
         let size = page::size(request.page_size);
         let before = page::newest_key("commands", &request.page_token)?;
+        short("node", &request.node)?;
         let node = Some(request.node.as_str()).filter(|node| !node.is_empty());
         let filter = Filter { cluster: only.as_ref(), node, open_only: request.open_only };
         let mut conn = connection(&self.pool).await?;

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{
     Fleet,
-    call::{cluster, connection, count, counted, failed, known, unix_ms},
+    call::{cluster, connection, count, counted, failed, known, short, unix_ms},
     commands::wire_command,
     page,
 };
@@ -44,6 +44,7 @@ impl Fleet {
         let only = cluster(&request.cluster_id)?;
         let size = page::size(request.page_size);
         let before = page::newest_key("incidents", &request.page_token)?;
+        short("node", &request.node)?;
         let node = Some(request.node.as_str()).filter(|node| !node.is_empty());
         let filter = Filter { cluster: only.as_ref(), node, open_only: request.open_only };
         let mut conn = connection(&self.pool).await?;
@@ -85,6 +86,7 @@ impl Fleet {
         if named != 1 {
             return Err(Status::invalid_argument("name one of node (with cluster_id), incident_id or fault_key"));
         }
+        short("node", &request.node)?;
         if !request.node.is_empty() && request.cluster_id.is_empty() {
             return Err(Status::invalid_argument("cluster_id: a node's name is unique within its cluster alone"));
         }

@@ -36,7 +36,7 @@ pub(super) fn key<const N: usize>(kind: &str, token: &str) -> Result<Option<[Str
         return Err(refused());
     }
     let text = URL_SAFE_NO_PAD.decode(token).map_err(|_| refused())?;
-    let text = String::from_utf8(text).map_err(|_| refused())?;
+    let text = String::from_utf8(text).ok().filter(|text| !text.contains('\0')).ok_or_else(refused)?;
     let mut parts = text.split('\n').map(str::to_owned);
     if parts.next().as_deref() != Some(kind) {
         return Err(refused());
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_token_of_another_list_or_of_nobody_is_refused() {
         let foreign = token("clusters", &["alpha"]);
-        for bad in [foreign.as_str(), "!!!", "AAAA", &"A".repeat(2000), &token("nodes", &["one"])] {
+        for bad in [foreign.as_str(), "!!!", "AAAA", &"A".repeat(2000), &token("nodes", &["one"]), &token("nodes", &["a", "\0"])] {
             let refused = key::<2>("nodes", bad).unwrap_err();
             assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{bad}");
         }

@@ -7,19 +7,22 @@ use std::{
 };
 
 use gpuheal_proto::{
-    ids::{ClusterId, NodeName, NodeUid},
+    bytes_text::clip,
+    ids::{ClusterId, NodeName, NodeUid, ParseIdError},
     limits,
     link::v1,
     time::Timestamp,
 };
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::{PgConnection, PgPool};
 
 use super::Error;
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    metrics,
     store::{
-        self, Labelled as _,
+        Labelled as _,
         judgement::judgements_ask,
         moment,
         node::{
@@ -32,6 +35,12 @@ use crate::{
 
 /// Parts of one snapshot: 64 of 500 nodes are 32,000 nodes in a cluster, six times what Kubernetes supports.
 const PARTS_MAX: u32 = 64;
+
+/// The end of the year 9999: later moments are somebody's mistake, and Postgres has no room for all of them.
+const MOMENT_MS_MAX: i64 = 253_402_300_799_999;
+
+/// Nodes named in one entry of the audit, which counts them all: of at most 600 bytes each, 10 KiB.
+const ASIDE_NAMED_MAX: usize = 16;
 
 /// Snapshots that have begun.
 #[derive(Default)]
@@ -142,14 +151,19 @@ fn bounded(nodes: usize) -> Result<(), Error> {
 }
 
 async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<bool, Error> {
-    let mut rows: Vec<NodeRow> = change.nodes.iter().map(row).collect::<Result<_, _>>()?;
+    let (mut rows, aside) = readable(cluster, &change.nodes);
     rows.sort_by(|one, other| one.node_uid.cmp(&other.node_uid));
     rows.dedup_by(|one, other| one.node_uid == other.node_uid);
     let mut tx = pool.begin().await.label("state.begin")?;
     cluster_ensure(&mut tx, cluster).await?;
     let mut uids: Vec<&str> = rows.iter().map(|row| row.node_uid.as_str()).collect();
     // Absences are looked up before the locks, and again under them by the statement that marks them.
-    let absent = if change.whole { nodes_absent(&mut tx, cluster, &uids).await? } else { change.gone.clone() };
+    let absent = match change.whole {
+        // One that could not be read may be any of those that seem to be absent.
+        true if aside.is_empty() => nodes_absent(&mut tx, cluster, &uids).await?,
+        true => Vec::new(),
+        false => change.gone.clone(),
+    };
     uids.extend(absent.iter().map(String::as_str));
     uids.sort_unstable();
     nodes_lock(&mut tx, cluster, &uids).await?;
@@ -183,6 +197,9 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     let mut entries = regression(&mut tx, cluster).await?;
     if change.whole || !gone.is_empty() {
         entries.push(entry(cluster, &state, rows.len(), &gone));
+    }
+    if !aside.is_empty() {
+        entries.push(unreadable(cluster, &state, &aside));
     }
     audit::append(&mut tx, chain_of(cluster), &entries, now).await?;
     tx.commit().await.label("state.commit")?;
@@ -218,20 +235,65 @@ fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) 
     }
 }
 
-fn sources(sources: Vec<v1::SourceState>) -> Map<String, Value> {
-    let value = |source: &v1::SourceState| json!({"last_seen_unix_ms": source.last_seen_unix_ms, "state": source.state, "reason": source.reason});
-    sources.iter().map(|source| (format!("{}|{}", source.source, source.node), value(source))).collect()
+fn unreadable(cluster: &ClusterId, state: &StateMove, aside: &[Aside]) -> Entry {
+    let named: Vec<&Aside> = aside.iter().take(ASIDE_NAMED_MAX).collect();
+    Entry {
+        kind: Kind::NodesUnreadable,
+        actor: format!("spoke/{cluster}"),
+        subject: format!("cluster/{cluster}"),
+        incident: None,
+        body: json!({"count": aside.len(), "nodes": named, "whole": state.whole, "as_of_unix_ms": state.as_of.unix_ms()}),
+    }
 }
 
-fn row(node: &v1::NodeState) -> Result<NodeRow, store::Error> {
-    let unreadable =
-        |what, value: &str| store::Error::Unreadable { what, value: gpuheal_proto::bytes_text::clip(value, 80).to_owned() };
+/// Sources by name and node, each on one line and no longer than the protocol has it.
+fn sources(sources: Vec<v1::SourceState>) -> Map<String, Value> {
+    let line = |text: &str, bytes_max| clip(text, bytes_max).replace(char::is_control, " ");
+    let value = |source: &v1::SourceState| {
+        let (state, reason) = (line(&source.state, limits::CODE_BYTES_MAX), line(&source.reason, limits::REASON_BYTES_MAX));
+        json!({"last_seen_unix_ms": source.last_seen_unix_ms, "state": state, "reason": reason})
+    };
+    let key = |source: &v1::SourceState| {
+        format!("{}|{}", line(&source.source, limits::SOURCE_BYTES_MAX), line(&source.node, limits::SOURCE_BYTES_MAX))
+    };
+    sources.iter().map(|source| (key(source), value(source))).collect()
+}
+
+/// A node that could not be read.
+#[derive(Debug, Serialize)]
+struct Aside {
+    name: String,
+    uid: String,
+    why: String,
+}
+
+/// The nodes that can be stored, and those that cannot: one bad name must not keep a whole cluster's state from us.
+fn readable(cluster: &ClusterId, nodes: &[v1::NodeState]) -> (Vec<NodeRow>, Vec<Aside>) {
+    let (mut rows, mut aside) = (Vec::with_capacity(nodes.len()), Vec::new());
+    for node in nodes {
+        match row(node) {
+            Ok(row) => rows.push(row),
+            Err(error) => aside.push(Aside {
+                name: clip(&node.name, limits::SOURCE_BYTES_MAX).to_owned(),
+                uid: clip(&node.uid, limits::SOURCE_BYTES_MAX).to_owned(),
+                why: error.to_string(),
+            }),
+        }
+    }
+    if let Some(first) = aside.first() {
+        metrics::SET_ASIDE.add(["node"], aside.len() as u64);
+        tracing::warn!(cluster.id = %cluster, nodes = aside.len(), error = first.why, "nodes that cannot be read are set aside");
+    }
+    (rows, aside)
+}
+
+fn row(node: &v1::NodeState) -> Result<NodeRow, ParseIdError> {
     let mark = node.mark.as_ref();
     Ok(NodeRow {
-        node_uid: NodeUid::parse(&node.uid).map_err(|_| unreadable("node uid", &node.uid))?,
-        node_name: NodeName::parse(&node.name).map_err(|_| unreadable("node name", &node.name))?,
+        node_uid: NodeUid::parse(&node.uid)?,
+        node_name: NodeName::parse(&node.name)?,
         boot_id: node.boot_id.clone(),
-        created_ms: node.created_unix_ms,
+        created_ms: node.created_unix_ms.clamp(0, MOMENT_MS_MAX),
         labels: json!(node.labels),
         gpus: node
             .gpus
@@ -252,7 +314,7 @@ fn row(node: &v1::NodeState) -> Result<NodeRow, store::Error> {
         tainted: mark.is_some_and(|mark| mark.tainted),
         cordoned_by_us: mark.is_some_and(|mark| mark.cordoned_by_us),
         mark_incident_id: mark.map(|mark| mark.incident_id.clone()).unwrap_or_default(),
-        last_process_ms: mark.map(|mark| mark.last_process_unix_ms).filter(|ms| *ms > 0),
+        last_process_ms: mark.map(|mark| mark.last_process_unix_ms).filter(|ms| *ms > 0).map(|ms| ms.min(MOMENT_MS_MAX)),
         plan_revision: node.plan_revision.min(i64::MAX.unsigned_abs()),
         opted_out: node.opted_out,
         foreign_markers: node.foreign_markers.clone(),

@@ -16,7 +16,7 @@ use tonic::Streaming;
 
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
 use crate::{
-    decide,
+    decide, fit,
     ingest::Origin,
     metrics, settle,
     store::session::{session_lease, settings_ack},
@@ -76,6 +76,7 @@ async fn read(inner: &Inner, session: &Session, at_work: &AtomicUsize, mut up: S
         // A kind of message from a later version: nothing that we asked for.
         let Some(message) = message.message else { continue };
         metrics::MESSAGES_UP.inc([kind(&message)]);
+        let message = fit::fitted(session.cluster(), kind(&message), message);
         match tracks.of(&message) {
             Some(track) => {
                 // Ends early only with the session.

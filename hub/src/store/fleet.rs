@@ -36,6 +36,10 @@ pub struct Cluster {
     pub settings_version: i64,
     /// What is wrong with the cluster's own settings, as a JSON list of texts.
     pub config_errors: serde_json::Value,
+    /// What its spoke watches.
+    pub sources: i64,
+    /// How many of these are fresh.
+    pub sources_fresh: i64,
 }
 
 /// Clusters after `after`, by id.
@@ -50,13 +54,15 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
                 (SELECT count(*) FROM nodes n WHERE n.cluster_id = c.cluster_id AND n.gone_at IS NULL) AS gpu_nodes,
                 COALESCE(b.out, 0)::bigint AS nodes_out, COALESCE(b.allowed, 0)::bigint AS allowed,
                 (SELECT count(*) FROM incidents i WHERE i.cluster_id = c.cluster_id AND i.closed_at IS NULL) AS open_incidents,
-                c.state_as_of, c.spoke_version, c.settings_version, c.config_errors
+                c.state_as_of, c.spoke_version, c.settings_version, c.config_errors, f.sources, f.sources_fresh
          FROM (SELECT * FROM clusters WHERE cluster_id > $1 ORDER BY cluster_id LIMIT $2) c
          LEFT JOIN budgets b ON b.cluster_id = c.cluster_id AND b.kind = 'cluster'
          LEFT JOIN LATERAL (
              SELECT count(*) AS replicas, bool_or(lease_transitions IS NOT NULL) AS leads,
                     (array_agg(replica_id ORDER BY lease_transitions DESC) FILTER (WHERE lease_transitions IS NOT NULL))[1] AS leader
              FROM sessions WHERE cluster_id = c.cluster_id AND detached_at IS NULL AND seen_at > clock_timestamp() - interval '1 minute') s ON true
+         CROSS JOIN LATERAL (
+             SELECT count(*) AS sources, count(*) FILTER (WHERE value->>'state' = 'fresh') AS sources_fresh FROM jsonb_each(c.sources)) f
          ORDER BY c.cluster_id",
     )
     .bind(after)
@@ -76,6 +82,50 @@ pub async fn cluster_known(conn: &mut PgConnection, cluster: &ClusterId) -> Resu
         .fetch_one(conn)
         .await
         .label("fleet.cluster_known")
+}
+
+/// Something that a cluster's spoke watches.
+#[derive(Clone, Debug, FromRow)]
+pub struct Source {
+    /// Its cluster.
+    pub cluster_id: String,
+    /// Its name and its node's.
+    pub key: String,
+    /// fresh, stale or broken.
+    pub state: String,
+    /// When it was last seen, by the spoke's clock; 0: never.
+    pub last_seen_unix_ms: i64,
+    /// Why it is not fresh.
+    pub reason: String,
+}
+
+/// Sources after (`cluster`, `key`), by cluster and key; of one cluster when `only` names it.
+///
+/// # Errors
+/// When the database fails.
+pub async fn sources(
+    conn: &mut PgConnection,
+    only: Option<&ClusterId>,
+    stale_only: bool,
+    after: (&str, &str),
+    most: i64,
+) -> Result<Vec<Source>, Error> {
+    sqlx::query_as(
+        "SELECT c.cluster_id, s.key, COALESCE(s.value->>'state', '') AS state,
+                COALESCE((s.value->>'last_seen_unix_ms')::bigint, 0) AS last_seen_unix_ms, COALESCE(s.value->>'reason', '') AS reason
+         FROM clusters c CROSS JOIN LATERAL jsonb_each(c.sources) s
+         WHERE ($1::text IS NULL OR c.cluster_id = $1) AND (NOT $2 OR s.value->>'state' IS DISTINCT FROM 'fresh')
+           AND (c.cluster_id, s.key) > ($3, $4)
+         ORDER BY c.cluster_id, s.key LIMIT $5",
+    )
+    .bind(only.map(ClusterId::as_str))
+    .bind(stale_only)
+    .bind(after.0)
+    .bind(after.1)
+    .bind(most)
+    .fetch_all(conn)
+    .await
+    .label("fleet.sources")
 }
 
 /// A node and what is done about it.

@@ -6,10 +6,11 @@ use sqlx::PgConnection;
 
 use super::{Error, Labelled as _};
 
-/// As Postgres takes it. Moments beyond its calendar become its last one.
+/// As Postgres takes it. Moments beyond its calendar become its last one, those before 1970, which no clock of ours tells,
+/// its first second.
 #[must_use]
 pub fn to_db(at: Timestamp) -> DateTime<Utc> {
-    DateTime::from_timestamp_millis(at.unix_ms()).unwrap_or(DateTime::<Utc>::MAX_UTC)
+    DateTime::from_timestamp_millis(at.unix_ms().max(0)).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }
 
 /// As ours: whole milliseconds, rounded down.

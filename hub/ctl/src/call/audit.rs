@@ -1,12 +1,12 @@
 //! `audit list` and `audit verify`.
 
-use gpuheal_proto::fleet::v1::{
-    ListClustersRequest, ListEntriesRequest, VerifyChainRequest, audit_service_client::AuditServiceClient,
-    cluster_service_client::ClusterServiceClient,
-};
+use gpuheal_proto::fleet::v1::{ListEntriesRequest, VerifyChainRequest, audit_service_client::AuditServiceClient};
 use tonic::transport::Channel;
 
-use super::{Error, lists::pages};
+use super::{
+    Error,
+    lists::{cluster_ids, listed, text},
+};
 use crate::{
     args::Audit,
     output::{Checked, Printer},
@@ -15,17 +15,14 @@ use crate::{
 pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
     match verb {
         Audit::List { cluster, incident, limit } => {
-            let mut client = AuditServiceClient::new(channel);
-            let (all, more) = pages!(*limit, entries, |page_size, page_token| {
-                client.list_entries(ListEntriesRequest {
-                    cluster_id: cluster.as_ref().map(ToString::to_string).unwrap_or_default(),
-                    incident_id: incident.clone().unwrap_or_default(),
-                    page_size,
-                    page_token: page_token.clone(),
-                })
-            });
-            printer.list(&all, more)?;
-            Ok(true)
+            let client = AuditServiceClient::new(channel);
+            listed(printer, *limit, async |page_size, page_token| {
+                let (cluster_id, incident_id) = (text(cluster.as_ref()), incident.clone().unwrap_or_default());
+                let request = ListEntriesRequest { cluster_id, incident_id, page_size, page_token };
+                let page = client.clone().list_entries(request).await?.into_inner();
+                Ok((page.entries, page.next_page_token))
+            })
+            .await
         }
         Audit::Verify { cluster } => {
             let clusters = match cluster {
@@ -43,11 +40,7 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
 const FLEET_CHAIN: &str = "_fleet";
 
 async fn all_chains(channel: Channel) -> Result<Vec<String>, Error> {
-    let mut client = ClusterServiceClient::new(channel);
-    let (all, _) = pages!(u32::MAX, clusters, |page_size, page_token| {
-        client.list_clusters(ListClustersRequest { page_size, page_token: page_token.clone() })
-    });
-    Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(all.into_iter().map(|cluster| cluster.cluster_id)).collect())
+    Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(cluster_ids(channel).await?).collect())
 }
 
 async fn verify(channel: Channel, clusters: Vec<String>) -> Result<Vec<Checked>, Error> {

@@ -2,50 +2,90 @@
 
 use gpuheal_proto::{
     fleet::v1::{
-        ListClustersRequest, ListCommandsRequest, ListIncidentsRequest, ListNodesRequest,
+        ListClustersRequest, ListCommandsRequest, ListIncidentsRequest, ListNodesRequest, ListSourcesRequest,
         cluster_service_client::ClusterServiceClient, command_service_client::CommandServiceClient,
         incident_service_client::IncidentServiceClient,
     },
     ids::ClusterId,
 };
-use tonic::transport::Channel;
+use serde::Serialize;
+use tonic::{Status, transport::Channel};
 
 use super::Error;
-use crate::{args::Filter, output::Printer};
+use crate::{
+    args::Filter,
+    output::{Printer, Row},
+};
 
 /// The API's own limit.
-pub(super) const PAGE_MAX: u32 = 1000;
+const PAGE_MAX: u32 = 1000;
 /// More clusters than anybody has: the list ends there rather than never.
 const CLUSTERS_MAX: u32 = 100_000;
 
-/// Follows pages: `$ask` is a call that takes (page_size, page_token), `$field` its list.
-macro_rules! pages {
-    ($limit:expr, $field:ident, |$size:ident, $token:ident| $ask:expr) => {{
-        let limit = usize::try_from($limit).unwrap_or(usize::MAX);
-        let mut all = Vec::new();
-        let mut $token = String::new();
-        loop {
-            let left = limit.saturating_sub(all.len());
-            let $size = u32::try_from(left).unwrap_or($crate::call::lists::PAGE_MAX).min($crate::call::lists::PAGE_MAX);
-            let page = $ask.await?.into_inner();
-            all.extend(page.$field);
-            all.truncate(limit);
-            if page.next_page_token.is_empty() || all.len() >= limit {
-                break (all, !page.next_page_token.is_empty());
-            }
-            $token = page.next_page_token;
-        }
-    }};
-}
-pub(super) use pages;
+/// A page of a list, and the token of the next one.
+pub(super) type Page<T> = Result<(Vec<T>, String), Status>;
 
-pub(super) async fn clusters(channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
-    let mut client = ClusterServiceClient::new(channel);
-    let (all, more) = pages!(CLUSTERS_MAX, clusters, |page_size, page_token| {
-        client.list_clusters(ListClustersRequest { page_size, page_token: page_token.clone() })
-    });
+/// Follows pages: `ask` takes a page's size and token. True when there is more than the limit.
+pub(super) async fn pages<T>(limit: u32, ask: impl AsyncFn(u32, String) -> Page<T>) -> Result<(Vec<T>, bool), Status> {
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (mut all, mut token) = (Vec::new(), String::new());
+    loop {
+        let left = u32::try_from(most.saturating_sub(all.len())).unwrap_or(PAGE_MAX);
+        let (page, next) = ask(left.min(PAGE_MAX), token).await?;
+        all.extend(page);
+        all.truncate(most);
+        if next.is_empty() || all.len() >= most {
+            return Ok((all, !next.is_empty()));
+        }
+        token = next;
+    }
+}
+
+/// Prints what pages hold.
+pub(super) async fn listed<T: Row + Serialize>(
+    printer: &mut Printer,
+    limit: u32,
+    ask: impl AsyncFn(u32, String) -> Page<T>,
+) -> Result<bool, Error> {
+    let (all, more) = pages(limit, ask).await?;
     printer.list(&all, more)?;
     Ok(true)
+}
+
+pub(super) async fn clusters(channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
+    let client = ClusterServiceClient::new(channel);
+    listed(printer, CLUSTERS_MAX, async |page_size, page_token| {
+        let page = client.clone().list_clusters(ListClustersRequest { page_size, page_token }).await?.into_inner();
+        Ok((page.clusters, page.next_page_token))
+    })
+    .await
+}
+
+/// Every cluster's id.
+pub(super) async fn cluster_ids(channel: Channel) -> Result<Vec<String>, Error> {
+    let client = ClusterServiceClient::new(channel);
+    let (all, _) = pages(CLUSTERS_MAX, async |page_size, page_token| {
+        let page = client.clone().list_clusters(ListClustersRequest { page_size, page_token }).await?.into_inner();
+        Ok((page.clusters, page.next_page_token))
+    })
+    .await?;
+    Ok(all.into_iter().map(|cluster| cluster.cluster_id).collect())
+}
+
+pub(super) async fn sources(
+    channel: Channel,
+    printer: &mut Printer,
+    cluster: Option<&ClusterId>,
+    stale_only: bool,
+    limit: u32,
+) -> Result<bool, Error> {
+    let client = ClusterServiceClient::new(channel);
+    listed(printer, limit, async |page_size, page_token| {
+        let request = ListSourcesRequest { cluster_id: text(cluster), stale_only, page_size, page_token };
+        let page = client.clone().list_sources(request).await?.into_inner();
+        Ok((page.sources, page.next_page_token))
+    })
+    .await
 }
 
 pub(super) async fn nodes(
@@ -55,46 +95,34 @@ pub(super) async fn nodes(
     out_only: bool,
     limit: u32,
 ) -> Result<bool, Error> {
-    let cluster_id = cluster.map(ToString::to_string).unwrap_or_default();
-    let mut client = ClusterServiceClient::new(channel);
-    let (all, more) = pages!(limit, nodes, |page_size, page_token| {
-        let cluster_id = cluster_id.clone();
-        client.list_nodes(ListNodesRequest { cluster_id, out_only, page_size, page_token: page_token.clone() })
-    });
-    printer.list(&all, more)?;
-    Ok(true)
+    let client = ClusterServiceClient::new(channel);
+    listed(printer, limit, async |page_size, page_token| {
+        let request = ListNodesRequest { cluster_id: text(cluster), out_only, page_size, page_token };
+        let page = client.clone().list_nodes(request).await?.into_inner();
+        Ok((page.nodes, page.next_page_token))
+    })
+    .await
 }
 
-pub(super) async fn incidents(channel: Channel, printer: &mut Printer, filter: &Filter) -> Result<bool, Error> {
-    let mut client = IncidentServiceClient::new(channel);
-    let (all, more) = pages!(filter.limit, incidents, |page_size, page_token| {
-        client.list_incidents(ListIncidentsRequest {
-            cluster_id: cluster_of(filter),
-            node: filter.node.clone().unwrap_or_default(),
-            open_only: filter.open,
-            page_size,
-            page_token: page_token.clone(),
-        })
-    });
-    printer.list(&all, more)?;
-    Ok(true)
+/// Incidents and commands are asked for alike, each in a message of its own.
+macro_rules! filtered {
+    ($name:ident, $Client:ident, $method:ident, $Request:ident, $items:ident) => {
+        pub(super) async fn $name(channel: Channel, printer: &mut Printer, filter: &Filter) -> Result<bool, Error> {
+            let client = $Client::new(channel);
+            listed(printer, filter.limit, async |page_size, page_token| {
+                let (cluster_id, node) = (text(filter.cluster.as_ref()), filter.node.clone().unwrap_or_default());
+                let request = $Request { cluster_id, node, open_only: filter.open, page_size, page_token };
+                let page = client.clone().$method(request).await?.into_inner();
+                Ok((page.$items, page.next_page_token))
+            })
+            .await
+        }
+    };
 }
+filtered!(incidents, IncidentServiceClient, list_incidents, ListIncidentsRequest, incidents);
+filtered!(commands, CommandServiceClient, list_commands, ListCommandsRequest, commands);
 
-pub(super) async fn commands(channel: Channel, printer: &mut Printer, filter: &Filter) -> Result<bool, Error> {
-    let mut client = CommandServiceClient::new(channel);
-    let (all, more) = pages!(filter.limit, commands, |page_size, page_token| {
-        client.list_commands(ListCommandsRequest {
-            cluster_id: cluster_of(filter),
-            node: filter.node.clone().unwrap_or_default(),
-            open_only: filter.open,
-            page_size,
-            page_token: page_token.clone(),
-        })
-    });
-    printer.list(&all, more)?;
-    Ok(true)
-}
-
-fn cluster_of(filter: &Filter) -> String {
-    filter.cluster.as_ref().map(ToString::to_string).unwrap_or_default()
+/// An optional cluster as it travels: empty means any.
+pub(super) fn text(cluster: Option<&ClusterId>) -> String {
+    cluster.map(ToString::to_string).unwrap_or_default()
 }

@@ -1,11 +1,6 @@
-//! Text for one cell. Names and messages come from clusters: no byte of theirs may steer the reader's terminal.
+//! Moments and flags as text for one cell.
 
 use gpuheal_proto::time::Timestamp;
-
-/// The text with every control character shown as a dot.
-pub(super) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
-}
 
 /// How long ago, in one unit: `42s`, `7m`, `3h`, `12d`; empty for never.
 pub(super) fn age(at_unix_ms: i64, now: Timestamp) -> String {

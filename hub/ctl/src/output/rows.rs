@@ -1,7 +1,7 @@
 //! What each kind shows in a table. JSON and YAML carry everything; a table carries what a person on call looks for first.
 
 use gpuheal_proto::{
-    fleet::v1::{AuditEntry, Cluster, CommandSummary, DecisionSummary, FaultSummary, Incident, Node},
+    fleet::v1::{AuditEntry, Cluster, CommandSummary, DecisionSummary, FaultSummary, Incident, Node, Source},
     time::Timestamp,
 };
 use serde::Serialize;
@@ -12,13 +12,15 @@ use super::cell::{age, flag, until};
 pub(crate) trait Row {
     /// Titles of the columns.
     const HEAD: &'static [&'static str];
+    /// Titles of columns that may be wrapped: sentences and lists, no ids and no names.
+    const PROSE: &'static [&'static str] = &["CONFIG", "FAULTS", "REASON", "SOURCE", "STEPS", "WITNESSES"];
     /// One text per column.
     fn cells(&self, now: Timestamp) -> Vec<String>;
 }
 
 impl Row for Cluster {
     const HEAD: &'static [&'static str] =
-        &["CLUSTER", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SEEN", "VERSION", "CONFIG"];
+        &["CLUSTER", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SOURCES", "SEEN", "VERSION", "CONFIG"];
     fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.cluster_id.clone(),
@@ -28,9 +30,24 @@ impl Row for Cluster {
             self.nodes_out.to_string(),
             self.budget_allowed.to_string(),
             self.open_incidents.to_string(),
+            format!("{}/{}", self.sources_fresh, self.sources),
             age(self.state_as_of_unix_ms, now),
             self.spoke_version.clone(),
             self.config_errors.clone(),
+        ]
+    }
+}
+
+impl Row for Source {
+    const HEAD: &'static [&'static str] = &["CLUSTER", "SOURCE", "NODE", "STATE", "SEEN", "REASON"];
+    fn cells(&self, now: Timestamp) -> Vec<String> {
+        vec![
+            self.cluster_id.clone(),
+            self.source.clone(),
+            self.node.clone(),
+            self.state.clone(),
+            age(self.last_seen_unix_ms, now),
+            self.reason.clone(),
         ]
     }
 }

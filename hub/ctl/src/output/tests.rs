@@ -1,23 +1,4 @@
-use gpuheal_proto::fleet::v1::Incident;
-
 use super::*;
-
-fn incident() -> Incident {
-    Incident { incident_id: "i".into(), node: "node-7".into(), reason: "xid 79, two witnesses ".repeat(20), ..Incident::default() }
-}
-
-#[test]
-fn in_a_pipe_a_row_is_one_line_whatever_its_length() {
-    let rows = vec![incident().cells(Timestamp::EPOCH)];
-    let text = table(Incident::HEAD, rows, false);
-    assert_eq!(text.lines().count(), 2, "{text}");
-    assert!(text.lines().all(|line| line == line.trim_end()));
-}
-
-#[test]
-fn a_cell_cannot_steer_the_terminal() {
-    assert_eq!(cell::clean("a\x1b[2Jb\nc"), "a·[2Jb·c");
-}
 
 #[test]
 fn ages_are_read_in_one_unit() {

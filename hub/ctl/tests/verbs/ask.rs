@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::running::{HEAL, Running, run};
+use crate::running::{Answer, HEAL, Running, run};
 
 const NODE: &str = "gpu-node-with-a-long-name.rack-17.example";
 
@@ -18,12 +18,27 @@ async fn decided() -> (Running, Value) {
     (running, command)
 }
 
+/// What both formats say of one state of the fleet: asked anew when the hub, which works on meanwhile, has changed it.
+async fn at_rest(running: &Running, verb: &[&str]) -> (Value, Answer) {
+    let mut json = running.json(verb).await;
+    for _ in 0..100 {
+        let yaml = running.run(&[verb, &["-o", "yaml"]].concat()).await;
+        let after = running.json(verb).await;
+        if after == json {
+            return (json, yaml);
+        }
+        json = after;
+    }
+    panic!("{verb:?} never says the same twice: {json}")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_verb_says_the_same_as_table_json_and_yaml() {
     let (running, command) = decided().await;
     let incident = command["incident_id"].as_str().unwrap();
-    let verbs: [(&[&str], &str); 11] = [
+    let verbs: [(&[&str], &str); 13] = [
         (&["clusters"], "CLUSTER"),
+        (&["sources", "--cluster", "alpha", "--stale"], "connection refused\\u{202e}\\u{9b}\\u{200b}"),
         (&["nodes", "--cluster", "alpha"], "NODE"),
         (&["incidents", "--open"], "INCIDENT"),
         (&["commands", "--cluster", "alpha", "--node", NODE], "COMMAND"),
@@ -31,6 +46,7 @@ async fn each_verb_says_the_same_as_table_json_and_yaml() {
         (&["explain", "--incident", incident], "node gpu-node"),
         (&["policy", "get"], "# revision 1 digest "),
         (&["audit", "list", "--cluster", "alpha", "--incident", incident], "SEQ"),
+        (&["audit", "list", "--incident", incident], "decision"),
         (&["audit", "list"], "SEQ"),
         (&["audit", "verify"], "CLUSTER"),
         (&["process", NODE, "--cluster", "alpha", "--action", "evict", "--reason", "drill", "--request-id", "r1"], ""),
@@ -38,9 +54,12 @@ async fn each_verb_says_the_same_as_table_json_and_yaml() {
     for (verb, begins) in verbs {
         let table = running.run(verb).await;
         assert!(table.code == 0 && table.out.contains(begins), "{verb:?}: {table:?}");
-        let json = running.json(verb).await;
-        let yaml = running.run(&[verb, &["-o", "yaml"]].concat()).await;
+        let (json, yaml) = at_rest(&running, verb).await;
         assert_eq!(yaml.code, 0, "{verb:?}: {yaml:?}");
+        let raw = running.run(&[verb, &["-o", "json"]].concat()).await;
+        for shown in [&table, &raw, &yaml] {
+            assert_shows_all(shown);
+        }
         if verb[0] != "policy" {
             let yaml: Value = serde_saphyr::from_str(&yaml.out).unwrap_or_else(|error| panic!("{verb:?}: {error}: {}", yaml.out));
             assert_eq!(yaml, json, "{verb:?}");
@@ -74,23 +93,72 @@ async fn a_request_a_stop_and_a_release_by_hand_say_what_came_of_them() {
     assert!([0, 1].contains(&release.code) && !release.out.is_empty(), "{release:?}");
 }
 
+/// Nothing in it steers the terminal.
+fn assert_shows_all(answer: &Answer) {
+    assert!(!answer.out.contains(STEERING) && !answer.err.contains(STEERING), "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_fit_a_terminal_of_60_columns_and_lose_no_row_in_a_pipe() {
-    let (running, _) = decided().await;
-    let lists: [&[&str]; 5] = [&["clusters"], &["nodes"], &["incidents"], &["commands"], &["audit", "list", "--cluster", "alpha"]];
-    for verb in lists {
+async fn words_of_people_come_back_with_what_cannot_be_seen_escaped_and_whole_in_json() {
+    let running = Running::start().await;
+    let reason = format!("bad driver{}", String::from_iter(STEERING));
+    let stopped = running.run(&["stop", "--reason", &reason]).await;
+    assert_shows_all(&stopped);
+    assert_eq!(stopped.out, "the fleet is stopped: bad driver\\u{202e}\\u{9b}\\u{200b}\n");
+    let again = ["stop", "--reason", "x", "-o", "json"];
+    let raw = running.run(&again).await;
+    assert_shows_all(&raw);
+    assert!(raw.out.contains("bad driver\\u202e\\u009b\\u200b"), "{raw:?}");
+    assert_eq!(running.json(&again[..3]).await["reason"], *reason);
+    let audit = running.run(&["audit", "list", "-o", "json"]).await;
+    assert!(audit.out.contains("u202e"), "the entry's body is shown: {audit:?}");
+    assert_shows_all(&audit);
+    let refused = running.run(&["explain", &reason, "--cluster", "alpha"]).await;
+    assert!(refused.code == 1 && refused.err.contains("\\u{202e}"), "{refused:?}");
+    assert_shows_all(&refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_shown_fits_the_terminal_and_no_name_is_cut() {
+    let (running, command) = decided().await;
+    let incident = command["incident_id"].as_str().unwrap();
+    let verbs: [&[&str]; 10] = [
+        &["clusters"],
+        &["sources"],
+        &["nodes"],
+        &["incidents"],
+        &["commands"],
+        &["explain", NODE, "--cluster", "alpha"],
+        &["audit", "list", "--cluster", "alpha"],
+        &["audit", "list", "--incident", incident],
+        &["audit", "verify"],
+        &["process", NODE, "--cluster", "alpha", "--action", "evict", "--reason", "drill", "--request-id", "r1"],
+    ];
+    for verb in verbs {
         let piped = running.run(verb).await;
-        assert!(piped.out.lines().count() >= 2, "a title and rows: {piped:?}");
-        let program = running.command(verb);
-        let line = [program.get_program()].into_iter().chain(program.get_args()).map(|arg| format!("'{}'", arg.display()));
-        let line = format!("stty cols 60 rows 40; {}", line.collect::<Vec<_>>().join(" "));
-        let mut terminal = std::process::Command::new("script");
-        terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        terminal.env("GPUHEAL_HUB", &running.hub).env("GPUHEAL_IDENTITY", running.identity());
-        let shown = run(terminal).await;
-        assert_eq!(shown.code, 0, "{shown:?}");
-        for line in shown.out.lines().map(|line| line.trim_end_matches('\r')) {
-            assert!(line.chars().count() <= 60, "{verb:?}: {} columns: {line:?}", line.chars().count());
+        for columns in [60, 80] {
+            let shown = on_terminal(&running, verb, columns).await;
+            assert_eq!(shown.code, 0, "{shown:?}");
+            assert_shows_all(&shown);
+            for line in shown.out.lines().map(|line| line.trim_end_matches('\r')) {
+                let fits = line.chars().count() <= columns;
+                let one_word = line.split_whitespace().filter(|word| word.chars().count() + 12 > columns).count() == 1;
+                assert!(fits || one_word, "{verb:?} in {columns} columns: {line:?}");
+            }
+            for whole in [NODE, incident].into_iter().filter(|name| piped.out.contains(name)) {
+                assert!(shown.out.contains(whole), "{verb:?} in {columns} columns: {}", shown.out);
+            }
         }
     }
+}
+
+/// The answer as a person sees it.
+async fn on_terminal(running: &Running, verb: &[&str], columns: usize) -> Answer {
+    let program = running.command(verb);
+    let line = [program.get_program()].into_iter().chain(program.get_args()).map(|arg| format!("'{}'", arg.display()));
+    let line = format!("stty cols {columns} rows 40; {}", line.collect::<Vec<_>>().join(" "));
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    terminal.env("GPUHEAL_HUB", &running.hub).env("GPUHEAL_IDENTITY", running.identity());
+    run(terminal).await
 }

@@ -16,7 +16,13 @@ use gpuheal_proto::{
 use tokio_util::sync::CancellationToken;
 
 /// Longer than a hub takes to start on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// As long as names of hosts are.
+pub(crate) const NODE: &str = "gpu-node-with-a-name-as-long-as-they-come.rack-17.row-4.example";
+
+/// What a terminal must not see raw: a mark of direction, an escape of one byte, a zero width space.
+pub(crate) const STEERING: [char; 3] = ['\u{202e}', '\u{9b}', '\u{200b}'];
 
 /// Heals, and no share of a small fleet is in the way.
 pub(crate) const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata: {name: test}\nspec:\n  mode: heal\n  \
@@ -61,7 +67,7 @@ impl Running {
         let told = loop {
             match std::fs::read_to_string(&ready) {
                 Ok(told) if told.ends_with('}') || told.ends_with("}\n") => break told,
-                _ => assert!(began.elapsed() < PATIENCE, "no hub within a minute"),
+                _ => assert!(began.elapsed() < PATIENCE, "no hub within three minutes"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
@@ -74,7 +80,7 @@ impl Running {
     pub(crate) async fn fault(&self) {
         let (pool, wake, stop) = (pool::connect(&self.database, 4).await.unwrap(), Wake::new(), CancellationToken::new());
         let (ingest, _committer) = Ingest::start(pool, wake, stop.clone());
-        let part = v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node()], config: None, sources: vec![] };
+        let part = v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node()], config: None, sources: vec![source()] };
         let as_of_unix_ms = clock::now().unix_ms();
         let body = Some(v1::cluster_state::Body::Snapshot(part));
         let state = v1::ClusterState { lease_transitions: 1, seq: 1, as_of_unix_ms, body };
@@ -91,7 +97,7 @@ impl Running {
     /// The program with these arguments, as admin.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = program(args);
-        command.env("GPUHEAL_HUB", &self.hub).env("GPUHEAL_IDENTITY", self.identity());
+        command.env("GPUHEAL_HUB", &self.hub).env("GPUHEAL_IDENTITY", self.identity()).env("GPUHEAL_TIMEOUT_S", "120");
         command
     }
 
@@ -145,7 +151,7 @@ fn alpha() -> ClusterId {
 
 fn node() -> v1::NodeState {
     v1::NodeState {
-        name: "gpu-node-with-a-long-name.rack-17.example".into(),
+        name: NODE.into(),
         uid: "uid-1".into(),
         boot_id: "boot".into(),
         created_unix_ms: 1_700_000_000_000,
@@ -154,6 +160,16 @@ fn node() -> v1::NodeState {
         allocatable_gpus: 1,
         ready: v1::Readiness::Ready.into(),
         ..Default::default()
+    }
+}
+
+fn source() -> v1::SourceState {
+    v1::SourceState {
+        source: "exporter 10.0.3.7:9400".into(),
+        node: NODE.into(),
+        last_seen_unix_ms: 1_700_000_000_000,
+        state: "broken".into(),
+        reason: format!("connection refused{}", String::from_iter(STEERING)),
     }
 }
 
@@ -172,7 +188,7 @@ fn xid79() -> v1::Fault {
         onset: v1::Onset::Edge.into(),
         witness: v1::Witness::KernelLine.into(),
         count: 1,
-        source: "test".into(),
+        source: format!("test{}", String::from_iter(STEERING)),
         ..Default::default()
     }
 }
