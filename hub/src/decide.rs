@@ -7,6 +7,7 @@ mod explain;
 mod judge;
 mod policies;
 mod process;
+mod told;
 mod wire;
 mod worker;
 

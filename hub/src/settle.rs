@@ -5,6 +5,9 @@
 mod fold;
 mod report;
 mod sweep;
+mod told;
+
+use std::time::Instant;
 
 use gpuheal_proto::{
     command::CommandState,
@@ -16,6 +19,7 @@ use sqlx::{PgConnection, PgPool};
 
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    metrics,
     store::{
         self, Labelled as _,
         judgement::{judgement_lock, judgements_ask},
@@ -26,6 +30,7 @@ use crate::{
 pub use fold::{Fold, fold};
 pub use report::{Report, Reported, StepReport};
 pub use sweep::{run, sweep};
+use told::{Ended, Told};
 
 /// Takes one status. The answer follows the commit.
 ///
@@ -33,47 +38,58 @@ pub use sweep::{run, sweep};
 /// When it could not be committed; the spoke reports it again.
 #[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %cluster, command.id = %status.command_id))]
 pub async fn settle(pool: &PgPool, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
-    let report = Report::of(&status);
+    let (report, began) = (Report::of(&status), Instant::now());
     let mut tx = pool.begin().await.label("settle.begin")?;
-    let undo_kept = match report.command {
+    let (undo_kept, told) = match report.command {
         Some(id) => known(&mut tx, cluster, id, &report).await?,
-        None => {
-            match command_by_envelope(&mut tx, cluster, &report.subject).await? {
-                Some(id) => unverified(&mut tx, cluster, id, report).await?,
-                None => stranger(&mut tx, cluster, &report).await?,
-            }
-            false
-        }
+        None => match command_by_envelope(&mut tx, cluster, &report.subject).await? {
+            Some(id) => (false, unverified(&mut tx, cluster, id, &report).await?),
+            None => (false, stranger(&mut tx, cluster, &report).await?),
+        },
     };
     tx.commit().await.label("settle.commit")?;
+    metrics::SETTLE_SECONDS.observe(began.elapsed());
+    told.tell(cluster, &report);
     Ok(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
 }
 
-/// Of a command that the spoke could name. Returns whether what it changed is known here.
-async fn known(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<bool, Error> {
+/// Of a command that the spoke could name. Returns whether what it changed is known here, and what is to be told.
+async fn known(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<(bool, Told), Error> {
     let Some(node) = command_node(conn, cluster, id).await? else {
-        tracing::warn!(cluster.id = %cluster, command.id = %id, "a status of a command that is not known here");
         report_put(conn, cluster, report, "unknown_command").await?;
-        return Ok(false);
+        return Ok((false, Told::Unknown(id)));
     };
     judgement_lock(conn, cluster, &node, "settle").await?;
     let held = command_hold(conn, cluster, id).await?;
     let now = moment::now(conn).await?;
     let fold = fold(held.state, held.status_seq, report.reported, report.status_seq);
     report_put(conn, cluster, report, fold.effect()).await?;
-    match fold {
-        Fold::Stale => return Ok(held.undo_known || report.undo.is_none()),
+    let state = match fold {
+        Fold::Stale => return Ok((held.undo_known || report.undo.is_none(), Told::Nothing)),
         Fold::NotNow => {
             command_not_now(conn, cluster, id, report, now).await?;
-            return Ok(true);
+            return Ok((true, Told::Nothing));
         }
-        Fold::Takes(state) | Fold::Corrects(state) => {
-            command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
-        }
-    }
+        Fold::Takes(state) | Fold::Corrects(state) => state,
+    };
+    command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
     audit::append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
-    Ok(true)
+    Ok((true, ended(cluster, id, held, report, state)))
+}
+
+fn ended(cluster: &ClusterId, command: CommandId, held: Held, report: &Report, to: CommandState) -> Told {
+    Told::Ended(Ended {
+        cluster: cluster.clone(),
+        node: held.node_name,
+        command,
+        incident: held.incident,
+        faults: held.fault_keys,
+        from: held.state,
+        to,
+        refusal: report.refusal,
+        reason: report.reason.clone(),
+    })
 }
 
 fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold: Fold) -> Entry {
@@ -90,28 +106,27 @@ fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold:
 }
 
 /// Of an envelope of ours that did not verify there: its command will never be executed, and people must see why.
-async fn unverified(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: Report) -> Result<(), Error> {
-    let Some(node) = command_node(conn, cluster, id).await? else { return stranger(conn, cluster, &report).await };
+async fn unverified(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<Told, Error> {
+    let Some(node) = command_node(conn, cluster, id).await? else { return stranger(conn, cluster, report).await };
     judgement_lock(conn, cluster, &node, "settle").await?;
     let held = command_hold(conn, cluster, id).await?;
     let waits = matches!(held.state, CommandState::Signed | CommandState::Dispatched);
     if !waits || report.reported == Reported::NotNow {
-        return stranger(conn, cluster, &report).await;
+        return stranger(conn, cluster, report).await;
     }
     let now = moment::now(conn).await?;
-    let report = Report { command: Some(id), reported: Reported::State(CommandState::Refused), ..report };
+    let report = Report { command: Some(id), reported: Reported::State(CommandState::Refused), ..report.clone() };
     report_put(conn, cluster, &report, "unverified").await?;
     command_settle(conn, cluster, id, &held, &report, CommandState::Refused, false, now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
-    tracing::warn!(cluster.id = %cluster, command.id = %id, incident.id = %held.incident, refusal = report.refusal, reason = report.reason, "a command's envelope did not verify at its spoke");
-    let told = entry(cluster, id, &held, &report, Fold::Takes(CommandState::Refused));
-    Ok(audit::append(conn, chain_of(cluster), &[told], now).await?)
+    let entry = entry(cluster, id, &held, &report, Fold::Takes(CommandState::Refused));
+    audit::append(conn, chain_of(cluster), &[entry], now).await?;
+    Ok(ended(cluster, id, held, &report, CommandState::Refused))
 }
 
 /// Of an envelope that is none of ours, or of a status that cannot be read.
-async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report) -> Result<(), Error> {
+async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report) -> Result<Told, Error> {
     let first = report_put(conn, cluster, report, "unverified").await?;
-    tracing::warn!(cluster.id = %cluster, envelope.sha256 = report.subject, refusal = report.refusal, reason = report.reason, "an envelope was refused unverified");
     if first {
         let now = moment::now(conn).await?;
         let entry = Entry {
@@ -123,7 +138,7 @@ async fn stranger(conn: &mut PgConnection, cluster: &ClusterId, report: &Report)
         };
         audit::append(conn, chain_of(cluster), &[entry], now).await?;
     }
-    Ok(())
+    Ok(Told::Stranger)
 }
 
 /// Why a status was not taken.

@@ -14,9 +14,10 @@ use gpuheal_proto::{
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 
-use super::Error;
+use super::{Error, told::Move};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    metrics,
     sign::Signer,
     store::{
         budget::{Allowed, hold_delete, hold_insert, rate_take},
@@ -35,6 +36,8 @@ pub(super) struct Written {
     commands: Vec<(PlannedCommand, IncidentId, u32)>,
     cancels: usize,
     entries: Vec<Entry>,
+    moves: Vec<Move>,
+    judged: usize,
 }
 
 /// Writes one node's decision, but for its commands and its audit.
@@ -49,7 +52,9 @@ pub(super) async fn node(
     let (cluster, node) = (&snapshot.cluster.id, &snapshot.node.reference);
     if let Some(change) = &decision.incident {
         incident(conn, snapshot, change, decision, policy, now).await?;
+        written.moves.extend(Move::of(snapshot, change));
     }
+    written.judged += 1;
     for settled in &decision.settle {
         fault_settle(conn, cluster, &settled.key, settled.settled.level, now).await?;
     }
@@ -170,17 +175,29 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
 }
 
 /// What a transaction issued.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Issued {
     /// Commands that carry their signature.
     pub(crate) signed: usize,
     /// Commands and cancellations that wait for it.
     pub(crate) unsigned: usize,
+    /// Incidents that moved.
+    moves: Vec<Move>,
+    /// Nodes that were judged.
+    judged: usize,
 }
 
 impl Issued {
-    /// Wakes whoever has to do with it, once it is committed.
+    /// Tells what happened, once it is committed, in the log and in metrics.
+    pub(super) fn tell(&self) {
+        self.moves.iter().for_each(Move::tell);
+        metrics::DECISIONS.add(["unchanged"], self.judged.saturating_sub(self.moves.len()) as u64);
+        metrics::SIGNED.add(["command"], self.signed as u64);
+    }
+
+    /// Tells what happened and wakes whoever has to do with it, once it is committed.
     pub(crate) fn wake(self, wake: &Wake) {
+        self.tell();
         if self.signed > 0 {
             wake.signed.notify_one();
         }
@@ -200,7 +217,7 @@ pub(super) async fn close(
     signer: Option<&Signer>,
     before: Vec<Entry>,
 ) -> Result<Issued, Error> {
-    let mut issued = Issued { signed: 0, unsigned: written.cancels };
+    let mut issued = Issued { unsigned: written.cancels, moves: written.moves, judged: written.judged, ..Issued::default() };
     let mut entries = before;
     entries.extend(written.entries);
     if !written.commands.is_empty() {

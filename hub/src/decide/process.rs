@@ -141,8 +141,9 @@ async fn once(pool: &PgPool, request: &ManualRequest) -> Result<Answer, Error> {
     let decision = bench.judge(&mut tx, &node, Some(asked)).await?;
     let (word, answer) = answer(decision.and_then(|decision| decision.request));
     keep(&mut tx, request, word, &answer).await?;
-    bench.close(&mut tx, None, Vec::new()).await?;
+    let issued = bench.close(&mut tx, None, Vec::new()).await?;
     tx.commit().await.label("process.commit")?;
+    issued.tell();
     Ok(answer)
 }
 

@@ -1,7 +1,10 @@
 //! The workers: each claims due nodes of one cluster, judges them in one transaction, and comes back for more. A
 //! transaction that fails is taken apart: each node alone, and one that fails alone is put off, so that it blocks no other.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gpuheal_proto::ids::{ClusterId, NodeUid};
 use sqlx::{PgConnection, PgPool};
@@ -95,11 +98,14 @@ pub(crate) async fn within(
     signer: Option<&Signer>,
     before: Vec<Entry>,
 ) -> Result<Issued, Error> {
+    let began = Instant::now();
     let mut bench = Bench::open(conn, cluster).await?;
     for node in nodes {
         bench.judge(conn, node, None).await?;
     }
-    bench.close(conn, signer, before).await
+    let issued = bench.close(conn, signer, before).await?;
+    metrics::DECIDE_SECONDS.observe(began.elapsed());
+    Ok(issued)
 }
 
 async fn alone(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, cluster: &ClusterId, node: &NodeUid) -> Result<(), Error> {

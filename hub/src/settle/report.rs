@@ -112,7 +112,7 @@ impl Report {
                 .ok()
                 .and_then(|code| Refusal::try_from(code).ok())
                 .map_or("", Refusal::as_str),
-            reason: clip(&status.reason, limits::REASON_BYTES_MAX).replace('\0', ""),
+            reason: clip(&status.reason, limits::REASON_BYTES_MAX).to_owned(),
             steps: status.steps.iter().take(limits::STEPS_MAX).map(step).collect(),
             undo: status.undo.clone().and_then(|undo| Undo::try_from(undo).ok()).filter(|undo| !undo.fields.is_empty()),
             lease_transitions: status.lease_transitions,
@@ -156,7 +156,7 @@ fn step(step: &v1::StepStatus) -> StepReport {
     StepReport {
         name: clip(&step.name, 64).to_owned(),
         state: state.to_owned(),
-        message: clip(&step.message, limits::REASON_BYTES_MAX).replace('\0', ""),
+        message: clip(&step.message, limits::REASON_BYTES_MAX).to_owned(),
         started_unix_ms: step.started_unix_ms,
         finished_unix_ms: step.finished_unix_ms,
         pods: step.pods.iter().take(PODS_MAX).map(pod).collect(),

@@ -7,7 +7,7 @@ use serde_json::json;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use super::Error;
+use super::{Error, told::Ended};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     metrics,
@@ -28,10 +28,7 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
         match sweep(&pool).await {
             Ok(0) => {}
-            Ok(ended) => {
-                tracing::info!(commands = ended, "commands ran out of time");
-                wake.settled.notify_one();
-            }
+            Ok(_) => wake.settled.notify_one(),
             Err(error) => {
                 metrics::STAGE_FAILURES.inc(["settle"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "commands that ran out of time were not ended");
@@ -50,9 +47,27 @@ pub async fn sweep(pool: &PgPool) -> Result<u64, Error> {
     drop(conn);
     let mut ended = 0;
     for command in lapsed {
-        ended += u64::from(end(pool, &command).await?);
+        if end(pool, &command).await? {
+            told(command).tell();
+            ended += 1;
+        }
     }
     Ok(ended)
+}
+
+fn told(command: Lapsed) -> Ended {
+    let (to, reason) = (command.becomes(), command.reason().to_owned());
+    Ended {
+        cluster: command.cluster,
+        node: command.node_name,
+        command: command.id,
+        incident: command.incident,
+        faults: command.fault_keys,
+        from: command.state,
+        to,
+        refusal: "",
+        reason,
+    }
 }
 
 /// One command in its own transaction: the node's lock first, then the command if it still is as it was seen.

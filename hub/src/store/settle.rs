@@ -22,6 +22,10 @@ pub struct Held {
     pub incident: IncidentId,
     /// What it changed is known here.
     pub undo_known: bool,
+    /// Its node, for people.
+    pub node_name: String,
+    /// The faults that it is about.
+    pub fault_keys: Vec<String>,
 }
 
 /// The node of a command.
@@ -59,8 +63,8 @@ pub async fn command_by_envelope(conn: &mut PgConnection, cluster: &ClusterId, s
 /// # Errors
 /// When it is not there.
 pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId) -> Result<Held, Error> {
-    let (state, seq, incident, undo_known): (String, i64, Uuid, bool) = sqlx::query_as(
-        "SELECT state, status_seq, incident_id, undo IS NOT NULL FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
+    let (state, seq, incident, undo_known, node_name, fault_keys): (String, i64, Uuid, bool, String, Vec<String>) = sqlx::query_as(
+        "SELECT state, status_seq, incident_id, undo IS NOT NULL, node_name, fault_keys FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
     )
     .bind(cluster.as_str())
     .bind(id.uuid())
@@ -72,6 +76,8 @@ pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
         status_seq: natural(seq),
         incident: IncidentId::from_uuid(incident),
         undo_known,
+        node_name,
+        fault_keys,
     })
 }
 
@@ -189,9 +195,15 @@ pub struct Lapsed {
     pub incident: IncidentId,
     /// Its node.
     pub node: NodeUid,
+    /// The same for people.
+    pub node_name: String,
+    /// The faults that it is about.
+    pub fault_keys: Vec<String>,
     /// Where it stood.
     pub state: CommandState,
 }
+
+type LapsedRow = (String, Uuid, Uuid, String, String, Vec<String>, String);
 
 impl Lapsed {
     /// What it becomes: of what was received nobody can tell how it ended.
@@ -222,8 +234,8 @@ const UNDER_WAY: [&str; 2] = ["RECEIVED", "STARTED"];
 /// # Errors
 /// When the database fails.
 pub async fn commands_lapsed(conn: &mut PgConnection, most: i64) -> Result<Vec<Lapsed>, Error> {
-    let rows: Vec<(String, Uuid, Uuid, String, String)> = sqlx::query_as(
-        "SELECT cluster_id, command_id, incident_id, node_uid, state FROM commands \
+    let rows: Vec<LapsedRow> = sqlx::query_as(
+        "SELECT cluster_id, command_id, incident_id, node_uid, node_name, fault_keys, state FROM commands \
          WHERE state IN ('PROPOSED', 'AWAITING_APPROVAL', 'SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED') \
          AND start_by < clock_timestamp() - interval '60 seconds' \
          AND (state = ANY ($1) OR finish_by < clock_timestamp() - interval '60 seconds') ORDER BY start_by LIMIT $2",
@@ -233,12 +245,14 @@ pub async fn commands_lapsed(conn: &mut PgConnection, most: i64) -> Result<Vec<L
     .fetch_all(conn)
     .await
     .label("commands.lapsed")?;
-    let lapsed = |(cluster, id, incident, node, state): (String, Uuid, Uuid, String, String)| {
+    let lapsed = |(cluster, id, incident, node, node_name, fault_keys, state): LapsedRow| {
         Ok(Lapsed {
             cluster: read("commands.cluster_id", &cluster, |text| ClusterId::parse(text).ok())?,
             id: CommandId::from_uuid(id),
             incident: IncidentId::from_uuid(incident),
             node: read("commands.node_uid", &node, |text| NodeUid::parse(text).ok())?,
+            node_name,
+            fault_keys,
             state: read("commands.state", &state, CommandState::parse)?,
         })
     };
