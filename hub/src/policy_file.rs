@@ -96,8 +96,12 @@ impl PolicyFile {
         match policy_follow(pool, &yaml, &policy.digest).await {
             Ok(followed) => {
                 match followed {
-                    Followed::Applied(applied) if applied.unchanged => {}
-                    Followed::Applied(applied) => {
+                    Followed::Applied { applied, .. } if applied.unchanged => {}
+                    Followed::Applied { applied, file_before } => {
+                        // Only a hub that starts can have another file than those that run: what changes under us is news.
+                        if let Some(before) = file_before.filter(|_| self.lock().seen.is_none()) {
+                            tracing::warn!(policy.file = %self.path.display(), policy.digest = policy.digest, before.digest = before, "the policy file says something else than the one that was followed last; of hubs with different files the last to start is heard");
+                        }
                         tracing::info!(policy.revision = applied.revision, policy.digest = policy.digest, mode = %policy.settings.mode, "a new policy is in force");
                         wake.ingested.notify_one();
                     }

@@ -1,7 +1,7 @@
 //! Revisions of the fleet's policy: only ever added, the highest is in force.
 
 use gpuheal_proto::time::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{PgConnection, PgPool};
 
 use crate::audit::{self, Entry, FLEET_CHAIN, Kind};
@@ -80,7 +80,7 @@ pub struct Applied {
 pub async fn policy_apply(pool: &PgPool, yaml: &str, digest: &str, by: &str, request_id: &str) -> Result<Applied, Error> {
     let mut tx = pool.begin().await.label("policy.begin")?;
     policy_lock(&mut tx).await?;
-    let applied = apply(&mut tx, yaml, digest, by, request_id).await?;
+    let applied = apply(&mut tx, yaml, digest, by, json!({"request_id": request_id})).await?;
     tx.commit().await.label("policy.commit")?;
     Ok(applied)
 }
@@ -92,7 +92,12 @@ pub const FILE: &str = "policy file";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// The file says something new, and that is in force now.
-    Applied(Applied),
+    Applied {
+        /// What became of it.
+        applied: Applied,
+        /// Digest of what the file said when one was last followed, if that was something else.
+        file_before: Option<String>,
+    },
     /// The file says what it said before: what somebody applied since stays in force.
     Kept {
         /// The revision in force.
@@ -112,14 +117,16 @@ pub async fn policy_follow(pool: &PgPool, yaml: &str, digest: &str) -> Result<Fo
     policy_lock(&mut tx).await?;
     let before: Option<String> =
         sqlx::query_scalar("SELECT policy_file_digest FROM hub_state").fetch_one(&mut *tx).await.label("policy.file")?;
+    let followed_before = before.is_some();
     if before.as_deref() == Some(digest)
         && let Some(current) = policy_load(&mut tx, None).await?
         && current.digest != digest
     {
         return Ok(Followed::Kept { revision: current.revision(), by: current.applied_by });
     }
-    let applied = apply(&mut tx, yaml, digest, FILE, "").await?;
-    if before.as_deref() != Some(digest) {
+    let file_before = before.filter(|before| before != digest);
+    let applied = apply(&mut tx, yaml, digest, FILE, json!({"file_before": file_before})).await?;
+    if !followed_before || file_before.is_some() {
         sqlx::query("UPDATE hub_state SET policy_file_digest = $1")
             .bind(digest)
             .execute(&mut *tx)
@@ -127,7 +134,7 @@ pub async fn policy_follow(pool: &PgPool, yaml: &str, digest: &str) -> Result<Fo
             .label("policy.file_set")?;
     }
     tx.commit().await.label("policy.commit")?;
-    Ok(Followed::Applied(applied))
+    Ok(Followed::Applied { applied, file_before })
 }
 
 /// One applies at a time: the lock goes with the transaction, whatever pooler is in between.
@@ -136,7 +143,7 @@ async fn policy_lock(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-async fn apply(tx: &mut PgConnection, yaml: &str, digest: &str, by: &str, request_id: &str) -> Result<Applied, Error> {
+async fn apply(tx: &mut PgConnection, yaml: &str, digest: &str, by: &str, mut told: Value) -> Result<Applied, Error> {
     let current = policy_load(tx, None).await?;
     if let Some(current) = &current
         && current.digest == digest
@@ -154,12 +161,15 @@ async fn apply(tx: &mut PgConnection, yaml: &str, digest: &str, by: &str, reques
         .label("policy.insert")?;
     judgements_ask_open(tx, "a new policy").await?;
     let now = moment::now(tx).await?;
+    told["revision"] = revision.into();
+    told["digest"] = digest.into();
+    told["before"] = current.map(|current| current.digest).into();
     let entry = Entry {
         kind: Kind::PolicyApplied,
         actor: by.to_owned(),
         subject: format!("policy/{revision}"),
         incident: None,
-        body: json!({"revision": revision, "digest": digest, "before": current.map(|current| current.digest), "request_id": request_id}),
+        body: told,
     };
     audit::append(tx, FLEET_CHAIN, &[entry], now).await?;
     Ok(Applied { revision, unchanged: false })

@@ -1,7 +1,7 @@
 //! The policy file, its revisions, and the schema that a hub refuses.
 
 use gpuheal_hub::{
-    policy_file::PolicyFile,
+    policy_file::{self, PolicyFile},
     store::{self, pool},
 };
 use sqlx::Connection as _;
@@ -55,6 +55,31 @@ async fn a_hub_that_starts_again_does_not_undo_what_a_person_applied_since() {
     world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;
     PolicyFile::new(path).look(&world.pool, &world.wake).await;
     assert_eq!(world.text(mode).await, "notify test");
+}
+
+#[tokio::test]
+async fn of_two_hubs_with_different_files_the_last_to_start_is_heard_and_the_record_names_both() {
+    let world = World::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, yaml: &str| {
+        std::fs::write(dir.path().join(name), yaml).unwrap();
+        PolicyFile::new(dir.path().join(name))
+    };
+    let (heal, mark) = (HEAL.to_owned(), HEAL.replace("mode: heal", "mode: mark"));
+    let (one, other) = (file("one.yaml", &heal), file("other.yaml", &mark));
+    one.look(&world.pool, &world.wake).await;
+    other.look(&world.pool, &world.wake).await;
+    for _ in 0..3 {
+        one.look(&world.pool, &world.wake).await;
+        other.look(&world.pool, &world.wake).await;
+    }
+    assert_eq!(world.count("policies").await, 2, "hubs that run do not take turns");
+    let told = "SELECT body::jsonb->>'digest' || ' ' || (body::jsonb->>'file_before') FROM audit_entries WHERE kind = 'policy_applied' ORDER BY seq DESC LIMIT 1";
+    let digest = |yaml: &str| policy_file::check(yaml).unwrap().digest;
+    assert_eq!(world.text(told).await, format!("{} {}", digest(&mark), digest(&heal)));
+    assert_eq!((one.problem(), other.problem()), (None, None));
+    file("one.yaml", &heal).look(&world.pool, &world.wake).await;
+    assert_eq!(world.text(told).await, format!("{} {}", digest(&heal), digest(&mark)));
 }
 
 #[tokio::test]
