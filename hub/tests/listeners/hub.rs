@@ -124,7 +124,7 @@ pub(crate) fn channel(to: SocketAddr, ca: &str, client: Option<&Issued>) -> Chan
         tls = tls.identity(Identity::from_pem(&client.cert_pem, &client.key_pem));
     }
     let endpoint = Endpoint::from_shared(format!("https://{to}")).unwrap();
-    endpoint.tls_config(tls).unwrap().timeout(Duration::from_secs(10)).connect_lazy()
+    endpoint.tls_config(tls).unwrap().timeout(crate::replica::PATIENCE).connect_lazy()
 }
 
 fn signing_key(dir: &Path) -> Key {

@@ -13,7 +13,7 @@ use tonic::Streaming;
 use crate::hub::Hub;
 
 /// Longer than anything here takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Replica {
     up: mpsc::Sender<AttachRequest>,
@@ -54,7 +54,7 @@ impl Replica {
 
     /// The next message down; nothing when the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<Message> {
-        let next = tokio::time::timeout(PATIENCE, self.down.message()).await.expect("a message or the end within 20 s");
+        let next = tokio::time::timeout(PATIENCE, self.down.message()).await.expect("a message or the end within two minutes");
         next.ok().flatten().map(|response| response.message.expect("a message of a kind that we know"))
     }
 

@@ -9,7 +9,7 @@ use gpuheal_proto::{
 
 use crate::{
     hub::{Hub, cluster, now},
-    replica::{Replica, hello},
+    replica::{PATIENCE, Replica, hello},
 };
 
 async fn goaway(replica: &mut Replica) -> String {
@@ -123,7 +123,7 @@ async fn leadership_is_what_the_last_heartbeat_proved() {
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(20), shown).await.expect("the proof is noted");
+        tokio::time::timeout(PATIENCE, shown).await.expect("the proof is noted");
     }
 }
 

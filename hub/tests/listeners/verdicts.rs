@@ -8,7 +8,7 @@ use gpuheal_proto::{
 
 use crate::{
     hub::{Hub, cluster},
-    replica::{Replica, hello},
+    replica::{PATIENCE, Replica, hello},
 };
 
 const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata: {name: test}\nspec:\n  mode: heal\n";
@@ -50,10 +50,23 @@ fn faults() -> (String, Up) {
     (key, Up::FaultBatch(v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault] }))
 }
 
+/// Faults and states come up on tracks of their own: an ack of the one says nothing of the other.
+async fn inventory_kept(hub: &Hub) {
+    let kept = async {
+        while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM nodes").fetch_one(&hub.pool).await.unwrap() == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, kept).await.expect("the inventory is kept");
+}
+
 async fn next(verdicts: &mut Verdicts, replica: &mut Replica) -> v1::Verdict {
-    while verdicts.round().await.unwrap() == 0 {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let told = async {
+        while verdicts.round().await.unwrap() == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.expect("a verdict");
     replica.next_of(|message| if let Message::Verdict(verdict) = message { Some(verdict) } else { None }).await.unwrap()
 }
 
@@ -65,6 +78,7 @@ async fn a_leader_is_told_once_what_became_of_its_fault() {
     assert_eq!(verdicts.round().await.unwrap(), 0);
     let (key, batch) = faults();
     leader.send(inventory()).await;
+    inventory_kept(&hub).await;
     leader.send(batch).await;
     leader.next_of(|message| matches!(message, Message::FaultAck(ref ack) if ack.persisted_upto == 1).then_some(())).await.unwrap();
     decide::step(&hub.pool, &hub.wake).await.unwrap();

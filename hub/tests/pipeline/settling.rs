@@ -38,6 +38,27 @@ impl Case {
     async fn state(&self) -> String {
         self.world.text("SELECT state FROM commands ORDER BY cmd_seq LIMIT 1").await
     }
+
+    /// Moves the command's `start_by`, and its other times around it.
+    async fn starts_by(&self, moment: &str) {
+        let times = format!(
+            "UPDATE commands SET created_at = clock_timestamp() - interval '2 hours', deliver_by = {moment}, start_by = {moment}, \
+             finish_by = clock_timestamp() + interval '2 hours', expires_at = clock_timestamp() + interval '3 hours'"
+        );
+        self.world.run(&times).await;
+    }
+
+    /// The cluster shows its nodes without any mark of ours, and is judged by that.
+    async fn shown_unmarked(&self) {
+        self.world.snapshot(&cluster("c1"), (0..10).map(node).collect()).await;
+        self.world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
+        self.world.decide().await;
+    }
+
+    /// Nodes that count as out, and how the cooldown stands.
+    async fn counted(&self) -> (i64, String) {
+        (self.world.count("holds").await, self.world.text("SELECT state FROM cooldowns").await)
+    }
 }
 
 fn done(name: &str) -> v1::StepStatus {
@@ -100,16 +121,15 @@ async fn a_refusal_gives_back_hold_and_cooldown_only_once_the_cluster_shows_no_m
     case.world.decide().await;
     assert_eq!(case.state().await, "REFUSED");
     assert_eq!(case.world.text("SELECT refusal || ': ' || result_reason FROM commands").await, "OVER_CEILING: 3 of 3 out");
-    case.world.run("UPDATE commands SET start_by = clock_timestamp(), deliver_by = clock_timestamp() - interval '1 s', created_at = clock_timestamp() - interval '2 s'").await;
-    case.world.snapshot(&cluster("c1"), (0..10).map(node).collect()).await;
-    case.world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
-    case.world.decide().await;
-    let refused = case.world.text("SELECT command_id FROM commands WHERE state = 'REFUSED'").await;
-    assert_eq!(refused, case.command.to_string());
-    assert_eq!(
-        case.world.count("holds").await as u64,
-        case.world.count("commands WHERE state = 'PROPOSED' AND action = 'evict'").await as u64
-    );
+    // Hours and minutes, so that no two moments of the test can be the same one.
+    case.starts_by("clock_timestamp() + interval '1 hour'").await;
+    case.shown_unmarked().await;
+    assert_eq!(case.counted().await, (1, "reserved".to_owned()), "a view from before start_by proves nothing");
+    case.starts_by("clock_timestamp() - interval '1 minute'").await;
+    case.shown_unmarked().await;
+    assert_eq!(case.counted().await, (0, "void".to_owned()), "nothing was done, and nothing can be any more");
+    assert_eq!(case.world.text("SELECT sum(out) FROM budgets").await, "0");
+    assert_eq!(case.world.lines("SELECT state FROM commands").await, ["REFUSED"], "it is planned again later, not at once");
 }
 
 #[tokio::test]
@@ -120,7 +140,7 @@ async fn not_now_sends_the_same_bytes_again_soon() {
         case.report(busy.clone()).await;
     }
     assert_eq!(case.state().await, "DISPATCHED");
-    assert_eq!(case.world.count("commands WHERE resend_at > clock_timestamp()").await, 1);
+    assert_eq!(case.world.count("commands WHERE resend_at > heard_at").await, 1);
     assert_eq!(case.world.text("SELECT effect || ' ' || times FROM reports").await, "not_now 3");
 }
 

@@ -1,9 +1,12 @@
 //! A hub without listeners: its stages over a database of their own, a cluster that says what the test wants, and short
 //! ways to ask the database.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use gpuheal_hub::{
@@ -20,11 +23,14 @@ use gpuheal_proto::{
     time::Timestamp,
     words::Action,
 };
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgPool, postgres::PgPoolOptions};
 use tokio_util::sync::CancellationToken;
 
 /// Everything on, and no rate in the way of a test about something else.
 pub(crate) const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata:\n  name: test\nspec:\n  mode: heal\n  budgets:\n    fleet: {percent: 100}\n    cluster: {percent: 100}\n  breaker: {percent: 100, nodesMin: 1000}\n  rates:\n    fleet: {nodesPerSecond: 1000}\n    cluster: {nodesPerSecond: 1000}\n";
+
+/// Longer than anything here takes on the slowest machine.
+const PATIENCE_MS: &str = "120000";
 
 pub(crate) struct World {
     pub(crate) pool: PgPool,
@@ -36,8 +42,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        let pool = pool::connect(&testpg::database().await, 24).await.unwrap();
-        Self::over(pool)
+        // As a hub connects, but for its timeouts: they are for a sick database, and a slow machine under ten hubs at once
+        // must not be taken for one.
+        let patient = [
+            ("statement_timeout", PATIENCE_MS),
+            ("lock_timeout", PATIENCE_MS),
+            ("idle_in_transaction_session_timeout", PATIENCE_MS),
+        ];
+        let options = pool::options(&testpg::database().await).unwrap().options(patient);
+        let pool = PgPoolOptions::new().max_connections(24).acquire_timeout(Duration::from_secs(120));
+        Self::over(pool.connect_with(options).await.unwrap())
     }
 
     /// Another hub over the same database.
