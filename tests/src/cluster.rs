@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
@@ -27,6 +26,7 @@ use crate::{
     exporter::{Exporter, Exporters},
     observe::Observer,
     process::{Process, binary},
+    script::WITHIN,
     wait, workload,
 };
 
@@ -156,7 +156,7 @@ impl Cluster {
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FENCE, "namespace": NAMESPACE}, "data": {}}),
         )
         .await?;
-        wait::until("the HealAction resource to be served", Duration::from_secs(20), || async {
+        wait::until("the HealAction resource to be served", WITHIN, || async {
             let resource = heal_action_resource();
             let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), NAMESPACE, &resource);
             Ok(api.list(&ListParams::default().limit(1)).await.ok())
@@ -237,7 +237,7 @@ impl Cluster {
 
     /// The replica that holds the Lease, as its name.
     pub async fn leader(&self) -> Result<String> {
-        wait::until(&format!("a leader in {}", self.id), Duration::from_secs(40), || async {
+        wait::until(&format!("a leader in {}", self.id), WITHIN, || async {
             let lease = Api::<Lease>::namespaced(self.client.clone(), NAMESPACE).get(LEASE).await?;
             let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
             Ok(self.replicas.keys().find(|name| holder.starts_with(name.as_str())).cloned())
@@ -314,7 +314,7 @@ impl Cluster {
     pub async fn app_ready(&self, app: &str, count: usize) -> Result<Vec<Pod>> {
         let api = Api::<Pod>::namespaced(self.client.clone(), workload::JOBS);
         let params = ListParams::default().labels(&format!("app={app}"));
-        wait::until(&format!("{count} ready pods of {app}"), Duration::from_secs(30), || async {
+        wait::until(&format!("{count} ready pods of {app}"), WITHIN, || async {
             let pods: Vec<Pod> = api.list(&params).await?.items.into_iter().filter(ready).collect();
             Ok((pods.len() == count).then_some(pods))
         })

@@ -1,10 +1,7 @@
 //! A whole fleet on one machine: a private Postgres, a development PKI, the hub, and clusters with their spokes. The
 //! programs are the shipping ones; what is simulated is named in `cluster.rs` and `exporter.rs`.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use sqlx::PgPool;
@@ -12,6 +9,8 @@ use sqlx::PgPool;
 use crate::{
     cluster::{Cluster, Kind, Machine, SpokeSettings},
     process::{Process, binary},
+    script::WITHIN,
+    seed::Seeded,
     wait,
 };
 
@@ -103,9 +102,7 @@ impl Fleet {
         std::fs::write(dir.join("policy.yaml"), &plan.policy)?;
         std::fs::write(dir.join("database.url"), &database_url)?;
         say("the hub");
-        let ports = HubPorts::free()?;
-        let mut hub = start_hub(&dir, &ports)?;
-        hub.ready().await?;
+        let (ports, hub) = first_hub(&dir).await?;
         let mut clusters = vec![];
         let mut settings = vec![];
         for planned in plan.clusters {
@@ -144,7 +141,7 @@ impl Fleet {
 
     async fn inventory_known(&self, cluster: &Cluster) -> Result<()> {
         let want = i64::try_from(cluster.gpu_nodes().len())?;
-        wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), Duration::from_secs(60), || async {
+        wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), WITHIN, || async {
             let known: i64 = sqlx::query_scalar(
                 "SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0",
             )
@@ -198,7 +195,7 @@ impl Fleet {
 
     /// POSTs any bytes to the webhook, with the token; gives the answer's status and text.
     pub async fn post_bytes(&self, address: &str, body: Vec<u8>) -> Result<(u16, String)> {
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
+        let client = reqwest::Client::builder().timeout(WITHIN).build()?;
         let request = client.post(format!("http://{address}/api/v1/alert")).bearer_auth(&self.token).body(body);
         let answer = request.send().await?;
         Ok((answer.status().as_u16(), answer.text().await?))
@@ -207,7 +204,7 @@ impl Fleet {
     /// Runs gpuhealctl as the administrator; gives its exit code, output and errors.
     pub fn ctl(&self, args: &[&str]) -> Result<(i32, String, String)> {
         let output = std::process::Command::new(binary("gpuhealctl")?)
-            .args(["--hub", &format!("https://{}", self.fleet_address), "--identity"])
+            .args(["--timeout-s", "120", "--hub", &format!("https://{}", self.fleet_address), "--identity"])
             .arg(self.place.dir.join("pki/users/admin"))
             .args(args)
             .stdin(std::process::Stdio::null())
@@ -224,7 +221,7 @@ impl Fleet {
         token: Option<&str>,
         body: &serde_json::Value,
     ) -> Result<(u16, serde_json::Value)> {
-        let client = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
+        let client = reqwest::Client::builder().timeout(WITHIN).build()?;
         let mut request = client.post(format!("http://{address}{path}")).json(body);
         if let Some(token) = token {
             request = request.bearer_auth(token);
@@ -265,6 +262,28 @@ fn make_pki(dir: &Path, clusters: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Ports are drawn from these: below those that the kernel gives to connections that go out (32768 and up), so that nobody
+/// sits on the hub's port while the hub is away.
+const PORTS: (u64, u64) = (20_000, 32_000);
+/// Draws for three ports: on a machine on which half of them are taken sixty-four draws are far too many.
+const PORT_DRAWS: usize = 64;
+/// Attempts at a hub: somebody else may take a port between its choice and its use.
+const HUB_ATTEMPTS: u32 = 3;
+
+/// Starts the run's hub, on other ports when those that were chosen turn out to be taken.
+async fn first_hub(dir: &Path) -> Result<(HubPorts, Process)> {
+    let mut attempt = 1;
+    loop {
+        let ports = HubPorts::free()?;
+        let mut hub = start_hub(dir, &ports)?;
+        match hub.ready().await {
+            Ok(_) => return Ok((ports, hub)),
+            Err(_) if attempt < HUB_ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 struct HubPorts {
     link: String,
     fleet: String,
@@ -274,9 +293,17 @@ struct HubPorts {
 impl HubPorts {
     /// Three free ports. Fixed for the run, since the hub is killed and started again under its spokes.
     fn free() -> Result<Self> {
-        let listeners: Vec<std::net::TcpListener> =
-            (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-        let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().map(|a| a.to_string())).collect::<Result<_, _>>()?;
+        let nanos = chrono::Utc::now().timestamp_subsec_nanos();
+        let mut draw = Seeded::new((u64::from(std::process::id()) << 32) | u64::from(nanos));
+        let mut held = vec![];
+        for _ in 0..PORT_DRAWS {
+            // Those that are taken are passed over; those that are not are held until there are three.
+            held.extend(std::net::TcpListener::bind(format!("127.0.0.1:{}", draw.between(PORTS.0, PORTS.1))));
+            if held.len() == 3 {
+                break;
+            }
+        }
+        let addresses: Vec<String> = held.iter().map(|l| l.local_addr().map(|a| a.to_string())).collect::<Result<_, _>>()?;
         let [link, fleet, http] = addresses.try_into().map_err(|_| anyhow::anyhow!("three ports"))?;
         Ok(Self { link, fleet, http })
     }

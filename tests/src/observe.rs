@@ -2,12 +2,12 @@
 //! was gone. A pair of watches on the harness's own client; it writes nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard},
     time::Instant,
 };
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::StreamExt as _;
 use gpuheal_proto::kubernetes::{LABEL_STATUS, TAINT_FAULTY};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -109,6 +109,12 @@ impl Observer {
         lock(&self.seen).pods.iter().filter(|(_, pod)| pod.node == node).map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 
+    /// Whether a node carries our taint or label, as it was seen last.
+    #[must_use]
+    pub fn marked_now(&self, node: &str) -> bool {
+        self.node_changes(node).last().is_some_and(|change| change.tainted || change.labelled)
+    }
+
     /// Nodes that carry our taint now.
     #[must_use]
     pub fn tainted_now(&self) -> Vec<String> {
@@ -168,10 +174,24 @@ async fn watch_nodes(client: Client, seen: Arc<Mutex<Seen>>) {
 async fn watch_pods(client: Client, seen: Arc<Mutex<Seen>>) {
     let stream = watcher(Api::<Pod>::all(client), watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
-    while let Ok(Some(event)) = stream.try_next().await.or_else(|_| Ok::<_, watcher::Error>(None)) {
+    let mut listed = BTreeSet::new();
+    while let Some(next) = stream.next().await {
+        // A watch that broke is opened again by the stream itself.
+        let Ok(event) = next else { continue };
         let now = Instant::now();
         match event {
-            watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => note_pod(&mut lock(&seen), &pod, now),
+            watcher::Event::Init => listed.clear(),
+            watcher::Event::InitApply(pod) => {
+                listed.extend(pod.uid());
+                note_pod(&mut lock(&seen), &pod, now);
+            }
+            // What went while nobody watched.
+            watcher::Event::InitDone => {
+                for (_, story) in lock(&seen).pods.iter_mut().filter(|(uid, _)| !listed.contains(*uid)) {
+                    story.gone_at.get_or_insert(now);
+                }
+            }
+            watcher::Event::Apply(pod) => note_pod(&mut lock(&seen), &pod, now),
             watcher::Event::Delete(pod) => {
                 let mut seen = lock(&seen);
                 note_pod(&mut seen, &pod, now);
@@ -179,7 +199,6 @@ async fn watch_pods(client: Client, seen: Arc<Mutex<Seen>>) {
                     story.gone_at.get_or_insert(now);
                 }
             }
-            watcher::Event::Init | watcher::Event::InitDone => {}
         }
     }
 }

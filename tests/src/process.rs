@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// How long a program may take to say that it is ready. A debug build on a busy two-core machine takes under 5 s.
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_WITHIN: Duration = Duration::from_secs(180);
 /// How long a program may take to end after it was asked to.
-const END_WITHIN: Duration = Duration::from_secs(15);
+const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// One running program.
 pub struct Process {

@@ -5,14 +5,16 @@ use anyhow::Result;
 use gpuheal_tests::{
     cluster::Kind,
     fleet::Fleet,
-    script::{Stage, plan, plan_of},
+    script::{PATIENT_LEASE, Stage, plan, plan_of},
 };
 
 /// A fixed seed: the demo plays fresh ones.
 const SEED: u64 = 20_261_129;
 
 async fn played(kind: Kind, scenes: &str) -> Result<()> {
-    let plan = if scenes.chars().all(|letter| "abej".contains(letter)) { plan_of(SEED, "alpha", kind) } else { plan(SEED, kind) };
+    let mut plan =
+        if scenes.chars().all(|letter| "abej".contains(letter)) { plan_of(SEED, "alpha", kind) } else { plan(SEED, kind) };
+    plan.lease = PATIENT_LEASE;
     let fleet = Fleet::start(plan, |_| {}).await?;
     let mut stage = Stage::new(fleet, SEED);
     for letter in scenes.chars() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use gpuheal_tests::{
     cluster::{Cluster, Kind},
-    script::plan_of,
+    script::{WITHIN, plan_of},
     workload::{self, Shape},
 };
 
@@ -37,7 +37,7 @@ async fn workloads_run_and_are_replaced_on_the_simulated_cluster() -> Result<()>
         .filter(|pod| pod.metadata.namespace.as_deref() == Some(workload::OPERATOR))
         .count();
     ensure!(exporters == 1, "{node} has {exporters} exporter pods");
-    tokio::time::timeout(Duration::from_secs(10), async {
+    tokio::time::timeout(WITHIN, async {
         while cluster.observer.pods_of(&node).is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

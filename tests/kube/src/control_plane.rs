@@ -134,6 +134,8 @@ impl ControlPlane {
     fn wait_until_ready(&mut self, began: Instant) -> Result<(), Error> {
         let kubeconfig = self.kubeconfig_yaml();
         let mut check = || {
+            // It ends when somebody else has its port, who then answers in its place.
+            self._etcd.check()?;
             self._api_server.check()?;
             self._controllers.check()?;
             self._scheduler.check()

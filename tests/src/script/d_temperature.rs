@@ -10,7 +10,7 @@ use kube::{Api, api::ListParams};
 use super::{Outcome, Stage, WITHIN, ms, setting};
 use crate::{facts, wait};
 
-/// How long the watching is watched: a good part of the script's observation window of 60 s would bore people.
+/// How long the watching is watched: a good part of the script's observation window of five minutes would bore people.
 const WATCHED: Duration = Duration::from_secs(3);
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {

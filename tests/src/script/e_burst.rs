@@ -20,13 +20,15 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
             });
             setting::first_served(cluster, node, version).await?;
         }
-    }
-    for node in &nodes {
-        wait::until(&format!("Xid 31 and 45 of {node} in Postgres"), WITHIN, || async {
-            let faults = facts::faults(&stage.fleet.pool, "alpha", node).await?;
-            Ok(["31", "45"].iter().all(|code| faults.iter().any(|f| f.class == "xid" && f.code == *code)).then_some(()))
-        })
-        .await?;
+        // Before the gauge shows the next one: the first page with it may have gone to the replica that does not lead.
+        let code = xid.to_string();
+        for node in &nodes {
+            wait::until(&format!("Xid {xid} of {node} in Postgres"), WITHIN, || async {
+                let faults = facts::faults(&stage.fleet.pool, "alpha", node).await?;
+                Ok(faults.iter().any(|fault| fault.class == "xid" && fault.code == code).then_some(()))
+            })
+            .await?;
+        }
     }
     wait::holds("ten nodes left alone", Duration::from_secs(3), || async {
         Ok(nodes.iter().all(|node| cluster.observer.times_tainted(node) == 0))

@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::{Api, api::DeleteParams};
 
 use super::{Outcome, Stage, WITHIN, ms, setting, uids_of};
 use crate::{
@@ -11,13 +13,23 @@ use crate::{
 };
 
 const APP: &str = "solver";
+/// One pod whose budget lets it go only once the scene takes that budget away: until then no drain of its node is over,
+/// however fast it is and however late it is looked at.
+const GATE: &str = "gate";
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let node = stage.node("gamma", 0)?;
     let cluster = stage.fleet.cluster("gamma")?;
-    let shape = Shape { replicas: 4, gpus: 1, grace_s: 10, exit_after_ms: 700 };
-    setting::placed(cluster, &node, vec![workload::deployment(APP, shape), workload::budget(APP, 3)], &[(APP, 4)]).await?;
-    let moving = uids_of(cluster, &node, &[APP]).await?;
+    let shape = Shape { replicas: 3, gpus: 1, grace_s: 10, exit_after_ms: 700 };
+    let objects = vec![
+        workload::deployment(APP, shape),
+        workload::budget(APP, 2),
+        workload::deployment(GATE, Shape { replicas: 1, ..shape }),
+        workload::budget(GATE, 1),
+    ];
+    setting::placed(cluster, &node, objects, &[(APP, 3), (GATE, 1)]).await?;
+    let moving = uids_of(cluster, &node, &[APP, GATE]).await?;
+    ensure!(moving.len() == 4, "the node is not set up as the scene needs it");
     let since = Instant::now();
     let visible = setting::gpu_falls_off_the_bus(cluster, &node, 0).await?;
     let tainted = stage.tainted("gamma", &node, since).await?;
@@ -31,6 +43,8 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let leader = cluster.leader().await?;
     let (cluster, settings) = stage.fleet.cluster_mut("gamma")?;
     cluster.replicas().get_mut(&leader).context("the leader is one of ours")?.process.kill()?;
+    let budgets = Api::<PodDisruptionBudget>::namespaced(cluster.client.clone(), workload::JOBS);
+    budgets.delete(GATE, &DeleteParams::default()).await?;
 
     let drained = stage.gone("gamma", &node, &moving).await?;
     stage.succeeded("gamma", &node, "evict").await?;

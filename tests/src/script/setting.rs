@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use super::WITHIN;
 use crate::{cluster::Cluster, wait};
 
 /// Creates workloads so that all their pods land on one node: the other GPU nodes are cordoned meanwhile.
@@ -43,11 +44,9 @@ pub(crate) async fn gpu_falls_off_the_bus(cluster: &Cluster, node: &str, gpu: us
 /// When a version of a node's page was first served.
 pub(crate) async fn first_served(cluster: &Cluster, node: &str, version: u64) -> Result<Instant> {
     let exporter = cluster.exporter(node);
-    wait::until(&format!("the exporter of {node} to be scraped"), Duration::from_secs(30), || async {
-        Ok(exporter.visible_at(version))
-    })
-    .await
-    .context("no spoke scrapes this exporter")
+    wait::until(&format!("the exporter of {node} to be scraped"), WITHIN, || async { Ok(exporter.visible_at(version)) })
+        .await
+        .context("no spoke scrapes this exporter")
 }
 
 /// The fewest ready pods of an app that are seen until `done` ends.
