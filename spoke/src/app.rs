@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Run, link::chain};
+use crate::{args::Run, chain::chain};
 use parts::Parts;
 
 /// What a web server's open requests, or the last statuses on the link, may take at the end.

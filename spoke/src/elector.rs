@@ -19,7 +19,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 pub use self::lease::Error;
 use self::{lease::LeaseApi, observed::Observed};
-use crate::{clock::boottime, link::chain, ports::Leadership};
+use crate::{chain::chain, clock::boottime, ports::Leadership};
 
 /// How to elect.
 #[derive(Clone, Debug)]

@@ -15,10 +15,10 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 
 use crate::{
+    chain::chain,
     clock,
     execute::api::{Error, Kube},
     healaction::HealAction,
-    link::chain,
 };
 
 /// Longest message that the API server takes.

@@ -4,7 +4,9 @@
 
 pub mod app;
 pub mod args;
+mod backoff;
 pub mod ceiling;
+mod chain;
 mod chance;
 pub mod clock;
 pub mod derive;

@@ -1,7 +1,6 @@
 //! The link to the hub: attaches, keeps attached, carries faults, state and statuses up and commands down. Each replica
 //! attaches on its own, leading or not. Decides nothing about commands: their bytes go to the hand as they came.
 
-mod backoff;
 mod dial;
 mod inbound;
 mod outbound;
@@ -17,6 +16,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    backoff::Backoff,
+    chain::chain,
     chance::chance,
     clock::HubClock,
     identity::{self, Identity},
@@ -27,6 +28,11 @@ use crate::{
 };
 
 pub use dial::{Error as DialError, Hub};
+
+/// Between attaches, full jitter: a fleet does not come back in step.
+const ATTACH_AGAIN: Backoff = Backoff { base: limits::RECONNECT_BASE, max: limits::RECONNECT_MAX };
+/// A session that lived this long was healthy: the next wait starts small again.
+const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 
 /// What this replica says of itself.
 #[derive(Clone, Debug)]
@@ -130,6 +136,9 @@ pub enum Error {
     /// Nothing heard.
     #[error("nothing heard from the hub for {}s", limits::DEAD_AFTER.as_secs())]
     Silent,
+    /// This machine stood still: only a new Welcome tells the time.
+    #[error("the hub's time is lost, since this machine's clock stood still")]
+    ClockLost,
     /// Sent and not acked.
     #[error("{in_flight} faults sent and no ack for {}s", session::PROGRESS_WITHIN.as_secs())]
     NoProgress {
@@ -158,7 +167,7 @@ pub async fn run(deps: Deps, mut lanes: Lanes, cancel: CancellationToken) {
         let started = Instant::now();
         let end = session::run(&deps, &mut lanes, &boot_id, &cancel).await;
         detach(&deps);
-        if started.elapsed() >= backoff::HEALTHY_AFTER {
+        if started.elapsed() >= HEALTHY_AFTER {
             failures = 0;
         }
         let wait = told(&deps, &end, failures);
@@ -182,12 +191,12 @@ fn detach(deps: &Deps) {
 /// Says how the session ended, and how long to wait for the next.
 fn told(deps: &Deps, end: &End, failures: u32) -> Duration {
     // Without randomness everybody waits the whole span, which is safe and slow.
-    let jitter = backoff::wait(failures, chance(1.0));
+    let jitter = ATTACH_AGAIN.wait(failures, chance(1.0));
     let (outcome, wait) = match end {
         End::Cancelled => ("stopped", Duration::ZERO),
         End::Goaway { reconnect_after } => {
             tracing::info!(reconnect_after_ms = reconnect_after.as_millis(), "hub asked to attach elsewhere");
-            ("goaway", *reconnect_after + backoff::wait(0, chance(1.0)))
+            ("goaway", *reconnect_after + ATTACH_AGAIN.wait(0, chance(1.0)))
         }
         End::Rejected { code, reason, retry_after } => {
             let wait = (*retry_after).max(jitter);
@@ -215,20 +224,6 @@ async fn drain(deps: &Deps, lanes: &mut Lanes) {
         };
         deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "detached"), ("lane", lane)]);
     }
-}
-
-/// An error with its sources, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.ends_with(&next) {
-            text = format!("{text}: {next}");
-        }
-        source = error.source();
-    }
-    text
 }
 
 pub(crate) fn load_identity(deps: &Deps) -> Result<Identity, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 
-use crate::link::chain;
+use crate::chain::chain;
 
 /// Longest call.
 const API_WITHIN: Duration = Duration::from_secs(10);

@@ -55,7 +55,7 @@ impl HandLoop {
                 },
                 Some(back) = self.tasks.join_next() => match back {
                     Ok(back) => self.back(back),
-                    Err(error) => tracing::error!(error = %crate::link::chain(&error), "a task of the executor died"),
+                    Err(error) => tracing::error!(error = %crate::chain::chain(&error), "a task of the executor died"),
                 },
                 Ok(()) = leadership.changed() => {
                     leadership.borrow_and_update();
@@ -94,7 +94,7 @@ impl HandLoop {
                 match node {
                     Ok(node) => self.command(bytes, Some(node)),
                     Err(error) => {
-                        tracing::warn!(command.id = %id, error = %crate::link::chain(&error), "node not read, the command may come again")
+                        tracing::warn!(command.id = %id, error = %crate::chain::chain(&error), "node not read, the command may come again")
                     }
                 }
             }
@@ -105,7 +105,7 @@ impl HandLoop {
                         self.ctx.set_fence(fence);
                         self.resume();
                     }
-                    Err(error) => tracing::error!(error = %crate::link::chain(&error), "fence not read, nothing is executed"),
+                    Err(error) => tracing::error!(error = %crate::chain::chain(&error), "fence not read, nothing is executed"),
                 }
             }
             Back::Settled(id) => drop(self.pending.remove(&id)),

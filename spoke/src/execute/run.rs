@@ -27,9 +27,9 @@ use super::{
     release, restart,
 };
 use crate::{
+    chain::chain,
     events::Kind,
     healaction::{self, HealAction, HealActionStatus, PodRecord, StepRecord, UndoEntry},
-    link::chain,
     metrics,
     verify::record_now,
 };
@@ -152,7 +152,7 @@ async fn cancel_older(ctx: &Ctx, command: &Command, reign: u64) {
             match ctx.records.finish(&action, CommandState::Cancelled, "SUPERSEDED", &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
                 Err(error) => {
-                    tracing::debug!(command.id = action.id(), error = %crate::link::chain(&error), "older action not ended, its own guard will")
+                    tracing::debug!(command.id = action.id(), error = %crate::chain::chain(&error), "older action not ended, its own guard will")
                 }
             }
         }

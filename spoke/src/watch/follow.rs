@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::heard::Heard;
 use crate::{
+    backoff::Backoff,
+    chain::chain,
+    chance::chance,
     clock,
     metrics::{self, Metrics},
 };
@@ -33,8 +36,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(WATCH_TIMEOUT_S as u64 + 10);
 const ANSWER_WITHIN: Duration = Duration::from_secs(70);
 /// Objects in one page: what clients of Kubernetes usually ask for.
 const PAGE: u32 = 500;
-/// Waits after failures: doubled from the first up to the last.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// Waits after failures in a row.
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) };
 
 /// Hears of each event.
 type Listener<K> = Box<dyn Fn(&Event<K>) + Send>;
@@ -109,19 +112,19 @@ where
                 Some(version) if Instant::now() < list_at => self.watch(version).await,
                 _ => self.list(&store).await.map(|listed| {
                     version = Some(listed);
-                    list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * crate::chance::chance(0.5));
+                    list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * chance(0.5));
                 }),
             };
             let Err(error) = round else {
                 failures = 0;
                 continue;
             };
-            tracing::warn!(kind = self.kind, error = %crate::link::chain(&error), "watch failed, it is tried again");
+            tracing::warn!(kind = self.kind, error = %chain(&error), "watch failed, it is tried again");
             self.shared.metrics.inc(metrics::WATCH_ERRORS, &[("kind", self.kind)]);
             if error.gone() {
                 version = None;
             }
-            tokio::time::sleep(backoff(failures, crate::chance::chance(0.5))).await;
+            tokio::time::sleep(BACKOFF.wait(failures, chance(0.5))).await;
             failures += 1;
         }
     }
@@ -200,11 +203,6 @@ fn trimmed<K>(mut event: Event<K>, trim: fn(&mut K) -> bool) -> Option<Event<K>>
         Event::Init | Event::InitDone => true,
     };
     keep.then_some(event)
-}
-
-fn backoff(failures: u32, chance: f64) -> Duration {
-    let span = BACKOFF.0.saturating_mul(1 << failures.min(16)).min(BACKOFF.1);
-    span.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
 }
 
 #[cfg(test)]

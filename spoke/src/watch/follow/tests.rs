@@ -102,11 +102,3 @@ async fn what_vanished_between_two_lists_is_told_as_deleted() {
     assert_eq!(told.as_deref(), Some("n1"));
     watched.until(|watched| watched.store.state().len() == 1).await;
 }
-
-#[test]
-fn waits_after_failures_double_up_to_half_a_minute() {
-    assert_eq!(backoff(0, 1.0), Duration::from_millis(500));
-    assert_eq!(backoff(3, 1.0), Duration::from_secs(4));
-    assert_eq!(backoff(99, 1.0), Duration::from_secs(30));
-    assert_eq!(backoff(99, 0.0), Duration::from_secs(15));
-}
