@@ -5,6 +5,7 @@ mod dial;
 mod inbound;
 mod outbound;
 mod session;
+mod waiting;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -28,6 +29,7 @@ use crate::{
 };
 
 pub use dial::{Error as DialError, Hub};
+use waiting::Waiting;
 
 /// Between attaches, full jitter: a fleet does not come back in step.
 const ATTACH_AGAIN: Backoff = Backoff { base: limits::RECONNECT_BASE, max: limits::RECONNECT_MAX };
@@ -47,7 +49,8 @@ pub struct Config {
     pub kube_system_uid: String,
 }
 
-/// A person's request on its way to the hub, and where its answer goes. A dropped answer means that the hub is away.
+/// A person's request on its way to the hub, and where its answer goes. A dropped answer means that the hub is away. One
+/// that was sent and not answered is asked again after the next attach, while somebody waits for it.
 #[derive(Debug)]
 pub struct Ask {
     /// The request.
@@ -162,10 +165,11 @@ pub enum Error {
 /// Attaches, and attaches again, until `cancel`.
 pub async fn run(deps: Deps, mut lanes: Lanes, cancel: CancellationToken) {
     let boot_id = uuid::Uuid::new_v4().to_string();
+    let waiting = Waiting::default();
     let mut failures = 0;
     while !cancel.is_cancelled() {
         let started = Instant::now();
-        let end = session::run(&deps, &mut lanes, &boot_id, &cancel).await;
+        let end = session::run(&deps, &mut lanes, &waiting, &boot_id, &cancel).await;
         detach(&deps);
         if started.elapsed() >= HEALTHY_AFTER {
             failures = 0;

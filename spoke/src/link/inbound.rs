@@ -1,11 +1,7 @@
 //! What the hub says: each message to where it belongs. Never waits for the writer nor for the hand, so that acks and
 //! heartbeats are always heard.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::time::Duration;
 
 use gpuheal_proto::{
     ids::{NodeName, StreamId},
@@ -14,23 +10,22 @@ use gpuheal_proto::{
 };
 use sha2::{Digest as _, Sha256};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     time::{Instant, timeout},
 };
 
 use super::{
     Deps, End, Error,
     session::{Shared, rejected},
+    waiting::Waiting,
 };
 use crate::{clock, metrics, ports::Down, settings::Keys};
-
-/// Requests of people that wait for the hub's answer.
-pub(super) type Pending = Arc<Mutex<BTreeMap<String, oneshot::Sender<v1::ProcessResult>>>>;
 
 /// The reading loop.
 pub(super) struct Inbound<'a> {
     pub(super) deps: &'a Deps,
     pub(super) shared: &'a Shared,
+    pub(super) waiting: &'a Waiting,
     pub(super) keys: &'a Keys,
     pub(super) control: mpsc::Sender<Up>,
 }
@@ -71,7 +66,7 @@ impl Inbound<'_> {
             Message::Cancel(cancel) => self.hand(Down::Cancel(cancel.envelope)),
             Message::StatusAck(ack) => self.hand(Down::StatusAck(ack)),
             Message::Resync(resync) => self.resync(resync),
-            Message::ProcessResult(result) => self.processed(result),
+            Message::ProcessResult(result) => self.waiting.answered(&result),
             Message::Verdict(verdict) => self.verdict(&verdict),
             Message::Heartbeat(beat) => {
                 self.shared.progress.lock().expect("no holder of this lock panics").busy = beat.busy;
@@ -130,14 +125,6 @@ impl Inbound<'_> {
             wanted.snapshot += u64::from(resync.snapshot);
             wanted.standing += u64::from(resync.standing_faults);
         });
-    }
-
-    fn processed(&self, result: v1::ProcessResult) {
-        let waiting = self.shared.pending.lock().expect("no holder of this lock panics").remove(&result.request_id);
-        if let Some(reply) = waiting {
-            // Whoever asked may have gone.
-            let _ = reply.send(result);
-        }
     }
 
     fn verdict(&self, verdict: &v1::Verdict) {

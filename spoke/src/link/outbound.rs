@@ -14,8 +14,9 @@ use tokio::{
 };
 
 use super::{
-    Ask, Deps, End, Error, Lanes,
+    Deps, End, Error, Lanes,
     session::{PROGRESS_WITHIN, Shared},
+    waiting::Waiting,
 };
 use crate::{clock, metrics, send};
 
@@ -26,6 +27,9 @@ const URGENT_RUN_MAX: u32 = 15;
 pub(super) struct Outbound<'a> {
     deps: &'a Deps,
     shared: &'a Shared,
+    waiting: &'a Waiting,
+    /// What the session before asked and was not answered.
+    again: Vec<v1::Process>,
     control: mpsc::Receiver<Message>,
     wire: mpsc::Sender<v1::AttachRequest>,
     ticks: Interval,
@@ -37,6 +41,7 @@ impl<'a> Outbound<'a> {
     pub(super) fn new(
         deps: &'a Deps,
         shared: &'a Shared,
+        waiting: &'a Waiting,
         control: mpsc::Receiver<Message>,
         wire: mpsc::Sender<v1::AttachRequest>,
         heartbeat: Duration,
@@ -44,7 +49,7 @@ impl<'a> Outbound<'a> {
         // The first beat at once: it carries the leadership as it is after Hello.
         let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * crate::chance::chance(1.0)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { deps, shared, control, wire, ticks, beats: 0, urgent_run: 0 }
+        Self { deps, shared, waiting, again: waiting.unanswered(), control, wire, ticks, beats: 0, urgent_run: 0 }
     }
 
     /// Until the stream takes nothing more.
@@ -66,7 +71,7 @@ impl<'a> Outbound<'a> {
             let message = tokio::select! {
                 Some(message) = self.control.recv() => Some(message),
                 Some(status) = lanes.statuses.recv() => Some(Message::CommandStatus(status)),
-                Some(ask) = lanes.asks.recv() => Some(self.asked(ask)),
+                Some(ask) = lanes.asks.recv() => self.waiting.ask(ask).map(Message::Process),
                 Some(state) = lanes.states.recv() => self.state(state),
                 Some(batch) = lanes.evidence.recv() => Some(Message::Evidence(batch)),
                 Ok(()) = head.changed() => None,
@@ -107,7 +112,15 @@ impl<'a> Outbound<'a> {
         if let Ok(status) = lanes.statuses.try_recv() {
             return Some(Message::CommandStatus(status));
         }
-        lanes.asks.try_recv().ok().map(|ask| self.asked(ask))
+        if let Some(process) = self.again.pop() {
+            return Some(Message::Process(process));
+        }
+        while let Ok(ask) = lanes.asks.try_recv() {
+            if let Some(process) = self.waiting.ask(ask) {
+                return Some(Message::Process(process));
+            }
+        }
+        None
     }
 
     /// Faults first, then the cluster's state, then evidence.
@@ -127,14 +140,6 @@ impl<'a> Outbound<'a> {
     fn state(&self, (generation, state): (u64, v1::ClusterState)) -> Option<Message> {
         let current = self.deps.attachment.borrow().generation == Some(generation);
         current.then_some(Message::ClusterState(state))
-    }
-
-    fn asked(&self, ask: Ask) -> Message {
-        let mut pending = self.shared.pending.lock().expect("no holder of this lock panics");
-        // Those who gave up waiting.
-        pending.retain(|_, reply| !reply.is_closed());
-        pending.insert(ask.process.request_id.clone(), ask.reply);
-        Message::Process(ask.process)
     }
 
     fn beat(&mut self) -> Message {

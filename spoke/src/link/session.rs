@@ -1,9 +1,6 @@
 //! One session: Hello, Welcome, then two loops that never wait for each other, until one of them ends.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use gpuheal_proto::{ids::StreamId, limits, link::v1, time::Timestamp};
 use tokio::{sync::mpsc, time::Instant};
@@ -11,7 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use v1::{attach_request::Message as Up, attach_response::Message as Answer, link_service_client::LinkServiceClient};
 
-use super::{Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound};
+use super::{Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound, waiting::Waiting};
 use crate::{clock, identity::Identity, metrics, send::Outbox, settings::Keys};
 
 /// Messages handed to HTTP/2 and not yet written: small, so that an urgent one does not queue behind many.
@@ -29,7 +26,6 @@ pub(super) struct Shared {
     /// Rung when an ack or credit came.
     pub(super) moved: tokio::sync::Notify,
     pub(super) progress: Mutex<Progress>,
-    pub(super) pending: super::inbound::Pending,
 }
 
 /// When the hub last showed that it works.
@@ -40,13 +36,19 @@ pub(super) struct Progress {
 }
 
 /// Attaches and serves until something ends it.
-pub(super) async fn run(deps: &Deps, lanes: &mut Lanes, boot_id: &str, cancel: &CancellationToken) -> End {
+pub(super) async fn run(
+    deps: &Deps,
+    lanes: &mut Lanes,
+    waiting: &Waiting,
+    boot_id: &str,
+    cancel: &CancellationToken,
+) -> End {
     let opened = tokio::select! {
         () = cancel.cancelled() => return End::Cancelled,
         opened = open(deps, boot_id) => opened,
     };
     match opened {
-        Ok(Opened::Session(session)) => serve(deps, lanes, *session, cancel).await,
+        Ok(Opened::Session(session)) => serve(deps, lanes, waiting, *session, cancel).await,
         Ok(Opened::Rejected(reject)) => rejected(reject),
         Err(error) => End::Failed(error),
     }
@@ -102,7 +104,6 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
         outbox: Mutex::new(Outbox::resume(&heads, &welcome.resume, welcome.credit)),
         moved: tokio::sync::Notify::new(),
         progress: Mutex::new(Progress { acked: Instant::now(), busy: false }),
-        pending: Arc::default(),
     };
     Ok(Opened::Session(Box::new(Session { wire, stream, heartbeat, shared, keys })))
 }
@@ -151,13 +152,14 @@ async fn persisted(deps: &Deps, resume: &[v1::ResumePoint]) {
     }
 }
 
-async fn serve(deps: &Deps, lanes: &mut Lanes, session: Session, cancel: &CancellationToken) -> End {
+async fn serve(deps: &Deps, lanes: &mut Lanes, waiting: &Waiting, session: Session, cancel: &CancellationToken) -> End {
     let Session { wire, stream, heartbeat, shared, keys } = session;
     let (control_tx, control) = mpsc::channel(CONTROL_MAX);
-    let inbound = Inbound { deps, shared: &shared, keys: &keys, control: control_tx };
-    let outbound = Outbound::new(deps, &shared, control, wire, heartbeat);
+    let inbound = Inbound { deps, shared: &shared, waiting, keys: &keys, control: control_tx };
+    let outbound = Outbound::new(deps, &shared, waiting, control, wire, heartbeat);
     tokio::select! {
         () = cancel.cancelled() => End::Cancelled,
+        () = deps.clock.lost() => End::Failed(Error::ClockLost),
         end = inbound.run(stream) => end,
         end = outbound.run(lanes) => end,
     }

@@ -15,7 +15,7 @@ use v1::{attach_request::Message as Up, attach_response::Message as Answer};
 use super::*;
 
 /// Longer than anything here takes.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(120);
 
 fn fault(code: &str) -> Fault {
     let uid = NodeUid::parse("u1").unwrap();
@@ -293,6 +293,40 @@ async fn a_persons_request_gets_the_hubs_answer_and_none_while_it_is_away() {
     let (asked, answer) = ask("q2");
     spoke.asks.send(asked).await.unwrap();
     assert!(soon(answer).await.is_err(), "dropped, so that the caller hears that the hub is away");
+}
+
+#[tokio::test]
+async fn fifty_callers_with_one_key_are_one_request_and_get_one_answer_also_after_a_reconnect() {
+    let (mut hub, spoke, mut session) = attached().await;
+    let mut answers = Vec::new();
+    let mut ask = async |n: usize| {
+        let (reply, answer) = oneshot::channel();
+        let process = v1::Process { request_id: "k".into(), node: "n1".into(), caller: format!("{n}"), ..Default::default() };
+        spoke.asks.send(Ask { process, reply }).await.unwrap();
+        answers.push(answer);
+    };
+    for n in 0..50 {
+        ask(n).await;
+    }
+    let asked = async |session: &mut Session| match session.next().await {
+        Up::Process(process) => process.request_id,
+        other => panic!("not a request: {other:?}"),
+    };
+    assert_eq!(asked(&mut session).await, "k");
+    // All fifty have been taken: what is asked after them is there, and nothing between.
+    let (reply, _other) = oneshot::channel();
+    spoke.asks.send(Ask { process: v1::Process { request_id: "last".into(), ..Default::default() }, reply }).await.unwrap();
+    assert_eq!(asked(&mut session).await, "last");
+    drop(session);
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    let again = [asked(&mut session).await, asked(&mut session).await];
+    assert!(again.contains(&"k".to_owned()) && again.contains(&"last".to_owned()), "{again:?}");
+    let result = v1::ProcessResult { request_id: "k".into(), command_id: "c1".into(), ..Default::default() };
+    session.send(Answer::ProcessResult(result.clone())).await;
+    for answer in answers {
+        assert_eq!(soon(answer).await.unwrap(), result);
+    }
 }
 
 #[tokio::test]
