@@ -5,6 +5,7 @@
 mod accept;
 mod alert;
 mod auth;
+mod body;
 mod process;
 mod ready;
 

@@ -1,5 +1,5 @@
 //! `POST /api/v1/alert`: Alertmanager's webhook. 200 once what it leads to is journaled and synced; 400 for what is no
-//! such body, with its place; 413; 503 when it could not be kept, whereupon Alertmanager tries again.
+//! such body, with its place; 408 for one that drips; 413; 503 when it could not be kept, whereupon Alertmanager tries again.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use axum::{
 };
 use gpuheal_spoke_core::scrape::webhook::WEBHOOK_BYTES_MAX;
 
-use super::{Deps, auth, refusal, unavailable};
+use super::{Deps, auth, body, refusal, unavailable};
 use crate::{
     clock,
     derive::{AlertError, Taken},
@@ -38,9 +38,9 @@ async fn take(deps: &Deps, headers: &HeaderMap, body: Body) -> Result<Response, 
     auth::check(deps, headers).await?;
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|bytes| bytes > WEBHOOK_BYTES_MAX) {
-        return Err(too_large());
+        return Err(body::too_large(WEBHOOK_BYTES_MAX));
     }
-    let body = axum::body::to_bytes(body, WEBHOOK_BYTES_MAX).await.map_err(|_| too_large())?;
+    let body = body::read(body, WEBHOOK_BYTES_MAX).await?;
     if deps.settings.detect().webhook_off {
         return Ok(Json(serde_json::json!({"faults": 0, "note": "webhooks are switched off by policy"})).into_response());
     }
@@ -57,10 +57,6 @@ fn accepted(taken: &Taken) -> Response {
         "truncated": taken.truncated,
     }))
     .into_response()
-}
-
-fn too_large() -> Response {
-    refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("body is larger than {WEBHOOK_BYTES_MAX} bytes"))
 }
 
 fn failed(error: AlertError) -> Response {

@@ -14,7 +14,7 @@ use gpuheal_proto::{limits, link::v1};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::{Deps, auth, refusal, unavailable};
+use super::{Deps, auth, body, refusal, unavailable};
 use crate::link::Ask;
 
 /// A request is a few hundred bytes.
@@ -37,19 +37,21 @@ pub(super) async fn post(
 
 async fn ask(deps: &Deps, peer: SocketAddr, headers: &HeaderMap, body: Body) -> Result<Response, Response> {
     auth::check(deps, headers).await?;
-    let too_large = || refusal(StatusCode::PAYLOAD_TOO_LARGE, format!("body is larger than {BODY_BYTES_MAX} bytes"));
-    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| too_large())?;
+    let body = body::read(body, BODY_BYTES_MAX).await?;
     let mut process = parse(&body).map_err(|error| refusal(StatusCode::BAD_REQUEST, error))?;
     process.caller = format!("bearer token, from {}", peer.ip());
     let (reply, answer) = oneshot::channel();
-    if deps.attachment.borrow().generation.is_none() || deps.asks.try_send(Ask { process, reply }).is_err() {
+    if deps.attachment.borrow().generation.is_none() {
         return Err(unavailable("hub is away and nothing was kept", RETRY_AFTER_S));
     }
+    let asked = async {
+        // Many may ask at once: they wait for each other, and all for the hub no longer than one.
+        deps.asks.send(Ask { process, reply }).await.ok()?;
+        answer.await.ok()
+    };
     let lost = "hub gave no answer; ask again with the same idempotency_key";
-    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
-        Ok(Ok(result)) => Ok(told(result)),
-        Ok(Err(_)) | Err(_) => Err(unavailable(lost, RETRY_AFTER_S)),
-    }
+    let answer = tokio::time::timeout(ANSWER_WITHIN, asked).await.ok().flatten();
+    answer.map(told).ok_or_else(|| unavailable(lost, RETRY_AFTER_S))
 }
 
 fn told(result: v1::ProcessResult) -> Response {

@@ -203,6 +203,31 @@ async fn a_persons_request_is_answered_as_the_hub_decided() {
 }
 
 #[tokio::test]
+async fn fifty_posts_at_once_with_one_key_are_all_answered_alike() {
+    use gpuheal_proto::link::v1::{ProcessOutcome, ProcessResult};
+    let mut server = server().await;
+    let body = json!({"node": "n1", "action": "mark", "reason": "looks ill", "idempotency_key": "k"}).to_string();
+    let post = || {
+        let request = server.client.post(format!("{}/api/v1/process", server.base)).body(body.clone());
+        let response = request.header("authorization", format!("Bearer {TOKEN}")).send();
+        async { response.await.unwrap().status().as_u16() }
+    };
+    let posts = futures::future::join_all((0..50).map(|_| post()));
+    let asks = &mut server.asks;
+    let hub = async {
+        for _ in 0..50 {
+            let ask = asks.recv().await.unwrap();
+            assert_eq!(ask.process.request_id, "k");
+            let result = ProcessResult { outcome: ProcessOutcome::Accepted.into(), ..ProcessResult::default() };
+            // One that gave up is seen by its status.
+            let _ = ask.reply.send(result);
+        }
+    };
+    let (statuses, ()) = tokio::join!(posts, hub);
+    assert_eq!(statuses, [202; 50]);
+}
+
+#[tokio::test]
 async fn while_the_hub_is_away_a_persons_request_is_not_kept_and_says_so() {
     let server = server().await;
     server.cluster.attachment.send_replace(Attachment::default());
