@@ -246,16 +246,14 @@ fn unreadable(cluster: &ClusterId, state: &StateMove, aside: &[Aside]) -> Entry 
     }
 }
 
-/// Sources by name and node, each on one line and no longer than the protocol has it.
+/// Sources by name and node. These are keys, by which lists are paged: on one line, and no longer than the protocol has them.
 fn sources(sources: Vec<v1::SourceState>) -> Map<String, Value> {
-    let line = |text: &str, bytes_max| clip(text, bytes_max).replace(char::is_control, " ");
+    let line = |text: &str| clip(text, limits::SOURCE_BYTES_MAX).replace(char::is_control, " ");
     let value = |source: &v1::SourceState| {
-        let (state, reason) = (line(&source.state, limits::CODE_BYTES_MAX), line(&source.reason, limits::REASON_BYTES_MAX));
+        let (state, reason) = (clip(&source.state, limits::CODE_BYTES_MAX), clip(&source.reason, limits::REASON_BYTES_MAX));
         json!({"last_seen_unix_ms": source.last_seen_unix_ms, "state": state, "reason": reason})
     };
-    let key = |source: &v1::SourceState| {
-        format!("{}|{}", line(&source.source, limits::SOURCE_BYTES_MAX), line(&source.node, limits::SOURCE_BYTES_MAX))
-    };
+    let key = |source: &v1::SourceState| format!("{}|{}", line(&source.source), line(&source.node));
     sources.iter().map(|source| (key(source), value(source))).collect()
 }
 

@@ -5,7 +5,7 @@ use tonic::transport::Channel;
 
 use super::{
     Error,
-    lists::{cluster_ids, listed, text},
+    lists::{all_clusters, listed, text},
 };
 use crate::{
     args::Audit,
@@ -40,7 +40,8 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
 const FLEET_CHAIN: &str = "_fleet";
 
 async fn all_chains(channel: Channel) -> Result<Vec<String>, Error> {
-    Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(cluster_ids(channel).await?).collect())
+    let (all, _) = all_clusters(channel).await?;
+    Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(all.into_iter().map(|cluster| cluster.cluster_id)).collect())
 }
 
 async fn verify(channel: Channel, clusters: Vec<String>) -> Result<Vec<Checked>, Error> {

@@ -2,7 +2,7 @@
 
 use gpuheal_proto::{
     fleet::v1::{
-        ListClustersRequest, ListCommandsRequest, ListIncidentsRequest, ListNodesRequest, ListSourcesRequest,
+        Cluster, ListClustersRequest, ListCommandsRequest, ListIncidentsRequest, ListNodesRequest, ListSourcesRequest,
         cluster_service_client::ClusterServiceClient, command_service_client::CommandServiceClient,
         incident_service_client::IncidentServiceClient,
     },
@@ -52,24 +52,20 @@ pub(super) async fn listed<T: Row + Serialize>(
     Ok(true)
 }
 
-pub(super) async fn clusters(channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
+/// Every cluster.
+pub(super) async fn all_clusters(channel: Channel) -> Result<(Vec<Cluster>, bool), Status> {
     let client = ClusterServiceClient::new(channel);
-    listed(printer, CLUSTERS_MAX, async |page_size, page_token| {
+    pages(CLUSTERS_MAX, async |page_size, page_token| {
         let page = client.clone().list_clusters(ListClustersRequest { page_size, page_token }).await?.into_inner();
         Ok((page.clusters, page.next_page_token))
     })
     .await
 }
 
-/// Every cluster's id.
-pub(super) async fn cluster_ids(channel: Channel) -> Result<Vec<String>, Error> {
-    let client = ClusterServiceClient::new(channel);
-    let (all, _) = pages(CLUSTERS_MAX, async |page_size, page_token| {
-        let page = client.clone().list_clusters(ListClustersRequest { page_size, page_token }).await?.into_inner();
-        Ok((page.clusters, page.next_page_token))
-    })
-    .await?;
-    Ok(all.into_iter().map(|cluster| cluster.cluster_id).collect())
+pub(super) async fn clusters(channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
+    let (all, more) = all_clusters(channel).await?;
+    printer.list(&all, more)?;
+    Ok(true)
 }
 
 pub(super) async fn sources(

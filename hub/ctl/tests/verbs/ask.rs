@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use crate::running::{Answer, HEAL, Running, run};
-
-const NODE: &str = "gpu-node-with-a-long-name.rack-17.example";
+use crate::running::{Answer, HEAL, NODE, Running, STEERING, run};
 
 /// A hub that has decided about a fault and issued a command that nobody takes.
 async fn decided() -> (Running, Value) {
