@@ -44,13 +44,15 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 
 /// Opens, waiting for the thread before to have let go of the lock.
 async fn open(dir: &Path, limits: Limits) -> (Journal, BTreeMap<String, Bytes>) {
-    for _ in 0..500 {
-        match Journal::open(dir, limits) {
-            Err(Error::InUse) => tokio::time::sleep(Duration::from_millis(2)).await,
-            other => return other.unwrap(),
+    let opened = async {
+        loop {
+            match Journal::open(dir, limits) {
+                Err(Error::InUse) => tokio::time::sleep(Duration::from_millis(2)).await,
+                other => return other.unwrap(),
+            }
         }
-    }
-    panic!("the journal stays locked");
+    };
+    tokio::time::timeout(Duration::from_secs(120), opened).await.expect("the thread before lets go of the lock")
 }
 
 async fn reopen(dir: &Path) -> (Journal, BTreeMap<String, Bytes>) {

@@ -17,7 +17,7 @@ async fn serve(app: Router) -> String {
 }
 
 async fn fetch(url: &str) -> Result<fetch::Page, Failure> {
-    Fetcher::new().get(url, Duration::from_secs(5)).await
+    Fetcher::new().get(url, Duration::from_secs(120)).await
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
 
 impl Teller {
     async fn next(&mut self) -> (u64, v1::ClusterState) {
-        tokio::time::timeout(Duration::from_secs(10), self.out.recv()).await.expect("it comes soon").expect("it goes on")
+        tokio::time::timeout(Duration::from_secs(120), self.out.recv()).await.expect("it comes soon").expect("it goes on")
     }
 
     async fn snapshot(&mut self) -> v1::SnapshotPart {

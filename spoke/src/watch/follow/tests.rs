@@ -59,13 +59,25 @@ impl Watched {
         self.heard.ages().into_iter().find(|known| known.0 == NODES)?.1
     }
 
+    /// The moment since boot at which it was last heard. Never later than it was, however slow the machine.
+    fn heard_at(&self) -> Option<Duration> {
+        let now = clock::boottime();
+        Some(now.saturating_sub(self.age()?))
+    }
+
+    /// Waits until it is heard again.
+    async fn until_heard(&self) {
+        let now = clock::boottime();
+        self.until(|watched| watched.heard_at() > Some(now)).await;
+    }
+
     async fn until(&self, is: impl Fn(&Self) -> bool) {
         let wait = async {
             while !is(self) {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        timeout(Duration::from_secs(20), wait).await.expect("it comes soon");
+        timeout(Duration::from_secs(120), wait).await.expect("it comes soon");
     }
 }
 
@@ -74,8 +86,7 @@ async fn a_quiet_watch_is_heard_by_its_bookmarks() {
     let watched = watched(Duration::from_millis(20), Duration::from_secs(600)).await;
     // Heard again and again although nothing happens.
     for _ in 0..3 {
-        watched.until(|watched| watched.age().is_some_and(|age| age > Duration::from_millis(5))).await;
-        watched.until(|watched| watched.age().is_some_and(|age| age < Duration::from_millis(5))).await;
+        watched.until_heard().await;
     }
 }
 
@@ -86,7 +97,7 @@ async fn a_watch_that_stalls_grows_old_and_a_watch_that_is_cut_goes_on() {
     watched.until(|watched| watched.age().is_some_and(|age| age > Duration::from_millis(200))).await;
     watched.sim.faults().remove(stall);
     watched.sim.faults().drop_watches("nodes");
-    watched.until(|watched| watched.age().is_some_and(|age| age < Duration::from_millis(100))).await;
+    watched.until_heard().await;
     watched.sim.store().create(build::gpu_node("n3", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
     watched.until(|watched| watched.store.state().len() == 3).await;
 }
@@ -98,7 +109,7 @@ async fn what_vanished_between_two_lists_is_told_as_deleted() {
     watched.sim.store().delete_now("nodes", "", "n1").unwrap();
     watched.sim.faults().remove(stall);
     watched.sim.faults().drop_watches("nodes");
-    let told = timeout(Duration::from_secs(40), watched.deleted.recv()).await.unwrap();
+    let told = timeout(Duration::from_secs(120), watched.deleted.recv()).await.unwrap();
     assert_eq!(told.as_deref(), Some("n1"));
     watched.until(|watched| watched.store.state().len() == 1).await;
 }
