@@ -8,5 +8,7 @@ mod lists;
 mod replica;
 mod services;
 mod sessions;
+mod sources;
 mod transport;
 mod verdicts;
+mod zero_bytes;

@@ -11,5 +11,6 @@ mod policy;
 mod questions;
 mod settling;
 mod stopping;
+mod telling;
 mod waking;
 mod world;
