@@ -2,11 +2,12 @@
 //! time: the database's clock as of Welcome plus CLOCK_BOOTTIME since, which neither a clock step nor a suspend stops.
 
 use std::{
-    sync::{Arc, RwLock},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use gpuheal_proto::time::Timestamp;
+use tokio::sync::watch;
 
 /// Drift that two good clocks may have against each other: 200 ppm is four times what a cheap crystal has.
 const DRIFT_PPM: u32 = 200;
@@ -36,10 +37,11 @@ struct Reading {
     error: Duration,
 }
 
-/// The hub's clock as this spoke knows it. Shared; one writer (the link), many readers.
+/// The hub's clock as this spoke knows it. Shared; set by the link, read by many, and lost when it is seen that this
+/// machine's own clock stood still.
 #[derive(Debug, Default)]
 pub struct HubClock {
-    reading: RwLock<Option<Reading>>,
+    reading: watch::Sender<Option<Reading>>,
 }
 
 impl HubClock {
@@ -60,14 +62,26 @@ impl HubClock {
         self.now_at(boottime())
     }
 
+    /// What was read counts no longer: until the next [`HubClock::set`] the time is not known.
+    pub fn lose(&self) {
+        self.reading.send_if_modified(|reading| reading.take().is_some());
+    }
+
+    /// Waits until the time is not known.
+    pub async fn lost(&self) {
+        let mut reading = self.reading.subscribe();
+        // The sender is our own: it cannot be gone.
+        let _ = reading.wait_for(Option::is_none).await;
+    }
+
     fn set_at(&self, server: Timestamp, rtt: Duration, boot: Duration) {
         // The answer was written about half a round trip before it was read.
         let reading = Reading { server: server.after(rtt / 2), boot, error: rtt / 2 };
-        *self.reading.write().expect("no holder of this lock panics") = Some(reading);
+        self.reading.send_replace(Some(reading));
     }
 
     fn now_at(&self, boot: Duration) -> Option<(Timestamp, Duration)> {
-        let reading = (*self.reading.read().expect("no holder of this lock panics"))?;
+        let reading = (*self.reading.borrow())?;
         let age = boot.saturating_sub(reading.boot);
         Some((reading.server.after(age), reading.error + age * DRIFT_PPM / 1_000_000))
     }
@@ -94,6 +108,17 @@ mod tests {
         assert_eq!(clock.now_at(secs(10)), Some((server.after(secs(1)), secs(1))));
         // 200 ppm of 10,000 s are 2 s.
         assert_eq!(clock.now_at(secs(10_010)), Some((server.after(secs(10_001)), secs(3))));
+    }
+
+    #[tokio::test]
+    async fn a_lost_time_is_unknown_until_it_is_told_again() {
+        let clock = HubClock::new();
+        clock.set(Timestamp::from_unix_ms(1_000_000), secs(0));
+        clock.lose();
+        clock.lost().await;
+        assert_eq!(clock.now(), None);
+        clock.set(Timestamp::from_unix_ms(2_000_000), secs(0));
+        assert!(clock.now().is_some());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! one appears later.
 
 pub mod api;
+pub mod dates;
 mod drain;
 mod guard;
 mod hand;
@@ -63,7 +64,7 @@ const STOP_WAIT: Duration = Duration::from_secs(5);
 /// What the hand needs.
 #[derive(Clone)]
 pub struct Deps {
-    /// A client that does not retry by itself.
+    /// A client that does not retry by itself, and whose answers are [witnessed](dates::witnessed).
     pub client: Client,
     /// Namespace of our own objects.
     pub namespace: String,

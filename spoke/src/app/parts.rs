@@ -73,7 +73,8 @@ impl Parts {
             &metrics,
             &sources.cancel,
         );
-        let (leadership, elector) = Elector::spawn(clients.act.clone(), run.elector()).context("elector")?;
+        let act = execute::dates::witnessed(clients.act, Arc::clone(&clock));
+        let (leadership, elector) = Elector::spawn(act.clone(), run.elector()).context("elector")?;
         let (attachment_tx, attachment) = watch::channel(Attachment::default());
         let (wanted_tx, wanted) = watch::channel(link::Wanted::default());
         let (seen_tx, seen) = watch::channel(Seen::default());
@@ -184,7 +185,7 @@ impl Parts {
         let mut config = views.config.clone();
         let (stop, nodes) = (hand.cancel.clone(), views.nodes.clone());
         let (run_flags, namespace, replica) = (run.flags(), run.namespace.clone(), run.replica_id.clone());
-        let (cluster, faults, client) = (identity.cluster.clone(), derive, clients.act);
+        let (cluster, faults, client) = (identity.cluster.clone(), derive, act);
         let held_elector = elector.clone();
         hand.spawn("executor", async move {
             let first = tokio::select! {

@@ -79,7 +79,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         gone_before: gone_before(earlier, &plan),
         jobs,
         calls: JoinSet::new(),
-        deadline: deadline(run, index, drain),
+        deadline: deadline(run, index, drain)?,
         outcome: drain.on_deadline,
         bypass: drain.allow_pdb_bypass,
         skipped,
@@ -197,12 +197,12 @@ impl Work {
     async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
         match std::mem::replace(&mut self.outcome, DeadlineOutcome::Stop) {
             DeadlineOutcome::Wait => {
-                self.deadline = finish_by(run);
+                self.deadline = finish_by(run)?;
                 Ok(())
             }
             DeadlineOutcome::BypassPdb if self.bypass => {
-                self.deadline = (Instant::now() + self.jobs.grace_longest() + BYPASS_WAIT).min(finish_by(run));
                 run.guard.pass().await?;
+                self.deadline = (Instant::now() + self.jobs.grace_longest() + BYPASS_WAIT).min(finish_by(run)?);
                 tracing::warn!(command.id = %run.command.id, "deadline passed: budgets are passed as the command allows");
                 self.jobs.bypass(Instant::now());
                 Ok(())
@@ -266,14 +266,14 @@ async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>,
 }
 
 /// The step's own deadline, counted from its first beginning, and never past `finish_by`.
-fn deadline(run: &Run<'_>, index: usize, drain: &Drain) -> Instant {
+fn deadline(run: &Run<'_>, index: usize, drain: &Drain) -> Result<Instant, Halt> {
     let began = gpuheal_proto::time::Timestamp::from_unix_ms(run.status.steps[index].started_unix_ms);
     let used = record_now(&run.ctx.deps.clock).since(began);
-    (Instant::now() + drain.deadline.saturating_sub(used)).min(finish_by(run))
+    Ok((Instant::now() + drain.deadline.saturating_sub(used)).min(finish_by(run)?))
 }
 
-fn finish_by(run: &Run<'_>) -> Instant {
-    let left =
-        hub_now(&run.ctx.deps.clock).map_or(Duration::ZERO, |now| run.command.times.finish_by.since(now.at.after(now.uncertainty)));
-    Instant::now() + left
+/// Without the hub's time no deadline has passed: whoever takes the step up will know.
+fn finish_by(run: &Run<'_>) -> Result<Instant, Halt> {
+    let Some(now) = hub_now(&run.ctx.deps.clock) else { return Err(Halt::Lost("the hub's time is not known".to_owned())) };
+    Ok(Instant::now() + run.command.times.finish_by.since(now.at.after(now.uncertainty)))
 }

@@ -1,54 +1,72 @@
-//! The elector against a real Lease.
+//! The elector against the API server's Leases.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gpuheal_spoke::{elector::Elector, ports::Leadership};
+use gpuheal_spoke::{
+    elector::{self, Elector, ElectorHandle},
+    ports::Leadership,
+};
+use testkube::settled;
+use tokio::sync::watch;
 
-use crate::harness::{Cluster, election, eventually};
+use crate::{replica::election, runner::claims, world::World};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number() {
-    let cluster = Cluster::start().await;
-    let (first, held) = Elector::spawn(cluster.client().await, election("a")).unwrap();
-    eventually("a leads", || async { *first.borrow() != Leadership::Standby }).await;
-    let (second, _other) = Elector::spawn(cluster.client().await, election("b")).unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+claims![
+    one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number,
+    a_lease_that_somebody_else_took_ends_the_reign,
+    an_api_server_whose_clock_is_an_hour_off_changes_nothing,
+];
+
+/// Elects until it is dropped.
+struct Elects(ElectorHandle);
+
+impl Drop for Elects {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+async fn elect(w: &World, config: elector::Config) -> (watch::Receiver<Leadership>, Elects) {
+    let (leadership, handle) = Elector::spawn(w.client(&config.identity).await, config).unwrap();
+    (leadership, Elects(handle))
+}
+
+async fn leads(leadership: &watch::Receiver<Leadership>) {
+    settled::is_true("it leads", || async { *leadership.borrow() != Leadership::Standby }).await;
+}
+
+async fn one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number(w: World) {
+    // Longer than this claim waits for anything: who leads has not waited for the Lease to run out.
+    let long =
+        |identity| elector::Config { duration: settled::BOUND * 3, renew_deadline: settled::BOUND * 2, ..election(&w, identity) };
+    let (first, held) = elect(&w, long("a")).await;
+    leads(&first).await;
+    let (second, _other) = elect(&w, long("b")).await;
+    w.lease_looked_at("b").await;
     assert_eq!(*second.borrow(), Leadership::Standby);
     let before = first.borrow().transitions().unwrap();
-    let from = Instant::now();
-    held.release().await;
+    held.0.release().await;
     assert_eq!(*first.borrow(), Leadership::Standby);
-    assert_eq!(held.margin(), None);
-    eventually("b leads", || async { *second.borrow() != Leadership::Standby }).await;
-    assert!(from.elapsed() < Duration::from_secs(2), "nobody waits for a released Lease: {:?}", from.elapsed());
+    assert_eq!(held.0.margin(), None);
+    leads(&second).await;
     assert!(second.borrow().transitions().unwrap() > before);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_somebody_else_took_ends_the_reign() {
-    let cluster = Cluster::start().await;
-    let (leadership, held) = Elector::spawn(cluster.client().await, election("a")).unwrap();
-    eventually("a leads", || async { *leadership.borrow() != Leadership::Standby }).await;
-    cluster
-        .sim
-        .store()
-        .edit("leases.coordination.k8s.io", "gpu-selfhealing", "gpu-selfhealing-leader", |lease| {
-            lease["spec"]["holderIdentity"] = serde_json::json!("b");
-        })
-        .unwrap();
-    let why = tokio::time::timeout(Duration::from_secs(10), held.ended()).await.unwrap();
+async fn a_lease_that_somebody_else_took_ends_the_reign(w: World) {
+    let (leadership, held) = elect(&w, election(&w, "a")).await;
+    leads(&leadership).await;
+    w.give_lease_to("b").await;
+    let why = tokio::time::timeout(settled::BOUND, held.0.ended()).await.unwrap();
     assert!(why.contains("\"b\""), "{why}");
     assert_eq!(*leadership.borrow(), Leadership::Standby);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_whose_clock_is_an_hour_off_changes_nothing() {
-    let cluster = Cluster::start().await;
-    let (first, _held) = Elector::spawn(cluster.client().await, election("a")).unwrap();
-    eventually("a leads", || async { *first.borrow() != Leadership::Standby }).await;
-    cluster.sim.faults().set_clock_skew(3600);
-    let (second, _other) = Elector::spawn(cluster.client().await, election("b")).unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+async fn an_api_server_whose_clock_is_an_hour_off_changes_nothing(w: World) {
+    let (first, _held) = elect(&w, election(&w, "a")).await;
+    leads(&first).await;
+    w.skew_clock(Duration::from_secs(3600));
+    let (second, _other) = elect(&w, election(&w, "b")).await;
+    w.lease_looked_at("b").await;
     assert_eq!(*second.borrow(), Leadership::Standby);
     assert_ne!(*first.borrow(), Leadership::Standby);
 }

@@ -1,0 +1,326 @@
+//! What one claim works with: four GPU nodes, a namespace of ours, one of pods, and the way its spokes go to the API server.
+//! Names bear the claim's number, so that claims on one API server do not see each other; a claim says `n1` to `n4`.
+
+use std::sync::Arc;
+
+use gpuheal_proto::{
+    command::{Command, Step},
+    ids::CommandId,
+    kubernetes::LEASE,
+};
+use gpuheal_spoke::healaction::{HealAction, HealActionSpec};
+use kube::{Client, CustomResourceExt as _};
+use kubesim::build;
+use serde_json::{Value, json};
+use testkube::{
+    AuditEntry, Kubelet, NodeSpec, TestCluster,
+    cluster::Mark,
+    raw::{self, Answer},
+    seed::POOL,
+    settled,
+};
+
+use crate::{hub, replica::Spoke, wire::Wire};
+
+pub(crate) struct World {
+    cluster: TestCluster,
+    admin: Client,
+    machines: Kubelet,
+    number: usize,
+    from: Mark,
+    pub(crate) wire: Arc<Wire>,
+    /// Our own namespace.
+    pub(crate) home: String,
+    /// The pods' namespace.
+    pub(crate) ns: String,
+}
+
+impl World {
+    pub(crate) async fn new(cluster: TestCluster, number: usize) -> Self {
+        let admin = cluster.client().await;
+        let (home, ns, pool) = (format!("heal-{number}"), format!("ml-{number}"), format!("c{number}"));
+        cluster.apply_crd(&admin, &serde_json::to_value(HealAction::crd()).unwrap()).await;
+        cluster.create_namespace(&admin, &home).await;
+        cluster.create_namespace(&admin, &ns).await;
+        take_creations(&admin, &home).await;
+        let nodes = (1..=4).map(|n| NodeSpec::new(format!("{pool}-n{n}"), 8).label(POOL, &pool)).collect();
+        let machines = cluster.start_nodes(nodes).await;
+        let wire = Wire::new(format!("{POOL}%3D{pool}"));
+        let from = cluster.mark().await;
+        Self { cluster, admin, machines, number, from, wire, home, ns }
+    }
+
+    /// A replica's client: by this name the API server's record knows it.
+    pub(crate) async fn client(&self, replica: &str) -> Client {
+        let client = self.cluster.client_as(&format!("{}{replica}", self.agents())).await;
+        self.wire.client(replica, client)
+    }
+
+    fn agents(&self) -> String {
+        format!("executor-{}-", self.number)
+    }
+
+    // What the API server was asked by our spokes, by its own record.
+
+    pub(crate) async fn mark(&self) -> Mark {
+        self.cluster.mark().await
+    }
+
+    /// Requests since, watches and the elector's left out.
+    pub(crate) async fn requests_since(&self, mark: Mark) -> Vec<AuditEntry> {
+        let ours = |entry: &AuditEntry| entry.user_agent.starts_with(&self.agents());
+        let all = self.cluster.requests_since(mark).await;
+        all.into_iter().filter(|entry| ours(entry) && !entry.is_watch() && entry.resource != "leases").collect()
+    }
+
+    /// All writes to such a resource, refused or not.
+    pub(crate) async fn writes_to(&self, resource: &str) -> Vec<AuditEntry> {
+        let all = self.requests_since(self.from).await;
+        all.into_iter().filter(|entry| entry.is_write() && entry.resource == resource).collect()
+    }
+
+    pub(crate) async fn evictions(&self) -> Vec<AuditEntry> {
+        self.writes_to("pods").await.into_iter().filter(|entry| entry.subresource == "eviction").collect()
+    }
+
+    // What goes wrong on purpose: kubesim's own switches, or the way there.
+
+    pub(crate) fn lose_answer_to_eviction(&self) {
+        match self.cluster.as_sim() {
+            Some(sim) => drop(sim.faults().lose_answer("create", "pods/eviction")),
+            None => self.wire.lose_answer("/eviction"),
+        }
+    }
+
+    pub(crate) fn deny_events(&self) {
+        match self.cluster.as_sim() {
+            Some(sim) => drop(sim.faults().deny("create", "events", None)),
+            None => self.wire.deny("/events"),
+        }
+    }
+
+    pub(crate) fn stall_node_watches(&self) {
+        match self.cluster.as_sim() {
+            Some(sim) => drop(sim.faults().stall_watches("nodes")),
+            None => self.wire.stall_nodes(),
+        }
+    }
+
+    /// From now on the API server's clock is so far ahead.
+    pub(crate) fn skew_clock(&self, by: std::time::Duration) {
+        match self.cluster.as_sim() {
+            Some(sim) => sim.faults().set_clock_skew(by.as_secs().try_into().unwrap()),
+            None => self.wire.skew(by),
+        }
+    }
+
+    // Objects.
+
+    pub(crate) async fn get(&self, path: &str) -> Option<Value> {
+        let answer = raw::get(&self.admin, path).await;
+        if answer.code == 404 { None } else { Some(answer.expect(200).json) }
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        raw::post(&self.admin, path, body).await.expect(201).json
+    }
+
+    async fn merge(&self, path: &str, patch: &Value) -> Answer {
+        raw::patch(&self.admin, path, raw::MERGE_PATCH, patch).await.expect(200)
+    }
+
+    pub(crate) fn name(&self, node: &str) -> String {
+        format!("c{}-{node}", self.number)
+    }
+
+    fn node_path(&self, node: &str) -> String {
+        format!("/api/v1/nodes/{}", self.name(node))
+    }
+
+    pub(crate) async fn node(&self, node: &str) -> Value {
+        self.get(&self.node_path(node)).await.expect("the claim's nodes stay")
+    }
+
+    /// As a person changes it.
+    pub(crate) async fn change_node(&self, node: &str, patch: Value) {
+        self.merge(&self.node_path(node), &patch).await;
+    }
+
+    pub(crate) async fn replace_node(&self, node: &str) {
+        self.machines.replace_node(&self.name(node)).await.unwrap();
+    }
+
+    pub(crate) async fn command(&self, node: &str, plan_rev: u64, steps: Vec<Step>) -> Command {
+        hub::command(&self.node(node).await, plan_rev, steps)
+    }
+
+    fn core(&self, plural: &str) -> String {
+        format!("/api/v1/namespaces/{}/{plural}", self.ns)
+    }
+
+    pub(crate) async fn allow_stateful_eviction(&self) {
+        let labels = json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": "allowed"}}});
+        self.merge(&format!("/api/v1/namespaces/{}", self.ns), &labels).await;
+    }
+
+    pub(crate) async fn pod(&self, name: &str) -> Option<Value> {
+        self.get(&self.core(&format!("pods/{name}"))).await
+    }
+
+    /// Waits until there is no such pod. One that has finished holds no GPU any more, and its node is called drained, a
+    /// moment before its kubelet deletes it.
+    pub(crate) async fn gone(&self, name: &str) {
+        settled::is_true("the pod is gone", || async { self.pod(name).await.is_none() }).await;
+    }
+
+    /// A running GPU pod whose owner no controller here knows, so that nobody makes another in its place.
+    pub(crate) async fn gpu_pod(&self, name: &str, node: &str, extra: Value) -> Value {
+        let mut pod = build::gpu_pod(&self.ns, name, &self.name(node), 1, &[("app", "web")]);
+        pod["metadata"]["ownerReferences"] = owner("CloneSet", "web");
+        json_patch::merge(&mut pod, &extra);
+        self.start_pod(&pod).await
+    }
+
+    pub(crate) async fn cpu_pod(&self, name: &str, node: &str) -> Value {
+        self.start_pod(&build::cpu_pod(&self.ns, name, &self.name(node), &[])).await
+    }
+
+    async fn start_pod(&self, pod: &Value) -> Value {
+        self.post(&self.core("pods"), pod).await;
+        let name = pod["metadata"]["name"].as_str().unwrap();
+        settled::until("the pod is ready", || async { self.pod(name).await.filter(is_ready) }).await
+    }
+
+    /// The pod of a replicated owner, with a bound claim.
+    pub(crate) async fn stateful_pod(&self, name: &str, node: &str) -> Value {
+        let (claim, volume) = (format!("data-{name}"), format!("{}-{name}", self.ns));
+        let storage = json!({"storage": "1Gi"});
+        self.post(
+            "/api/v1/persistentvolumes",
+            &json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+                "spec": {"capacity": storage, "accessModes": ["ReadWriteOnce"], "storageClassName": volume, "hostPath": {"path": "/nowhere"}}}),
+        )
+        .await;
+        self.post(
+            &self.core("persistentvolumeclaims"),
+            &json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": claim},
+                "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": volume, "volumeName": volume, "resources": {"requests": storage}}}),
+        )
+        .await;
+        if let Some(sim) = self.cluster.as_sim() {
+            // Only a StatefulSet's claims are bound there by themselves.
+            sim.store().patch_merge("persistentvolumeclaims", &self.ns, &claim, &json!({"status": {"phase": "Bound"}})).unwrap();
+        }
+        let path = self.core(&format!("persistentvolumeclaims/{claim}"));
+        settled::is_true("the claim is bound", || async { self.get(&path).await.unwrap()["status"]["phase"] == "Bound" }).await;
+        let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
+        let metadata = json!({"labels": {"app": "db"}, "ownerReferences": owner("StatefulSet", "db")});
+        self.gpu_pod(name, node, json!({"metadata": metadata, "spec": {"volumes": volumes}})).await
+    }
+
+    /// The pod `guarded-1` on `n1`, which its budget lets nobody evict, and which the budget has counted.
+    pub(crate) async fn guarded_pod(&self) -> Value {
+        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", self.ns);
+        self.post(&budgets, &build::pdb(&self.ns, "guarded", 1, &[("app", "guarded")])).await;
+        let pod = self.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": {"app": "guarded"}}})).await;
+        settled::is_true("the budget has counted its pod", || async {
+            let budget = self.get(&format!("{budgets}/guarded")).await.unwrap();
+            budget["status"]["observedGeneration"] == budget["metadata"]["generation"] && budget["status"]["currentHealthy"] == 1
+        })
+        .await;
+        pod
+    }
+
+    /// A second healthy pod elsewhere: one of the two may go now.
+    pub(crate) async fn free_budget(&self) {
+        self.gpu_pod("guarded-2", "n2", json!({"metadata": {"labels": {"app": "guarded"}}})).await;
+    }
+
+    pub(crate) async fn delete_now(&self, pod: &str) {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+        raw::delete(&self.admin, &self.core(&format!("pods/{pod}")), Some(&options)).await.expect(200);
+    }
+
+    pub(crate) async fn action(&self, id: CommandId) -> Option<Value> {
+        self.get(&format!("{}/{id}", actions(&self.home))).await
+    }
+
+    /// A HealAction that somebody left behind.
+    pub(crate) async fn leave_action(&self, action: &HealAction) {
+        self.post(&actions(&self.home), &serde_json::to_value(action).unwrap()).await;
+    }
+
+    pub(crate) async fn forget_status(&self, id: CommandId) {
+        self.merge(&format!("{}/{id}/status", actions(&self.home)), &json!({"status": null})).await;
+    }
+
+    pub(crate) async fn fence(&self) -> Value {
+        self.get(&format!("/api/v1/namespaces/{}/configmaps/gpu-selfhealing-fence", self.home)).await.unwrap()
+    }
+
+    /// Events on nodes and on what is ours.
+    pub(crate) async fn events(&self) -> Vec<Value> {
+        let mut all = Vec::new();
+        for namespace in ["default", &self.home] {
+            let list = self.get(&format!("/api/v1/namespaces/{namespace}/events")).await.unwrap();
+            all.extend(list["items"].as_array().cloned().unwrap_or_default());
+        }
+        all
+    }
+
+    /// Waits for the Event on the command's HealAction, the last call of all.
+    pub(crate) async fn told_all(&self, command: &Command) {
+        settled::is_true("the last Event is posted", || async {
+            self.events().await.iter().any(|event| event["involvedObject"]["name"] == command.id.to_string())
+        })
+        .await;
+    }
+
+    pub(crate) async fn give_lease_to(&self, holder: &str) {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{LEASE}", self.home);
+        self.merge(&path, &json!({"spec": {"holderIdentity": holder}})).await;
+    }
+
+    /// Kills a leader, and clears its Lease so that the next need not wait until that has run out.
+    pub(crate) async fn kill_and_free(&self, spoke: Spoke) {
+        spoke.kill();
+        self.give_lease_to("").await;
+    }
+
+    /// Waits until a replica has looked at the Lease three times more.
+    pub(crate) async fn lease_looked_at(&self, replica: &str) {
+        let looks = || self.wire.sent().iter().filter(|sent| sent.replica == replica && sent.path.ends_with(LEASE)).count();
+        let enough = looks() + 3;
+        settled::is_true("the Lease is looked at", || async { looks() >= enough }).await;
+    }
+}
+
+/// An API server lets the first creations wait for five seconds after it has got a CRD, which is longer than the executor
+/// waits for an answer.
+async fn take_creations(admin: &Client, home: &str) {
+    let action = HealAction::named("probe", home, HealActionSpec::default());
+    let path = format!("{}?dryRun=All", actions(home));
+    raw::post(admin, &path, &serde_json::to_value(&action).unwrap()).await.expect(201);
+}
+
+fn actions(home: &str) -> String {
+    format!("/apis/gpu-selfhealing.io/v1/namespaces/{home}/healactions")
+}
+
+/// Of a group that no controller here knows; the garbage collector leaves alone what it cannot look up.
+pub(crate) fn owner(kind: &str, name: &str) -> Value {
+    json!([{"apiVersion": "apps.kruise.io/v1beta1", "kind": kind, "name": name, "uid": format!("uid-{name}"), "controller": true}])
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Marks of ours on a node.
+pub(crate) fn marks(node: &Value) -> (bool, usize, bool) {
+    let label = node["metadata"]["labels"]["gpu-selfhealing.io/status"] == "faulty";
+    let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    let taints = taints.filter(|taint| taint["key"] == "gpu-selfhealing.io/faulty").count();
+    (label, taints, node["spec"]["unschedulable"] == true)
+}
