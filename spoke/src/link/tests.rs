@@ -157,6 +157,21 @@ async fn hello_names_the_cluster_of_the_certificate_and_welcome_sets_the_clock()
 }
 
 #[tokio::test]
+async fn who_has_lost_the_hubs_time_attaches_anew_and_is_told_it() {
+    let (mut hub, mut spoke, _first) = attached().await;
+    soon(spoke.attachment.wait_for(|attachment| attachment.generation == Some(7))).await.unwrap();
+    spoke.clock.lose();
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    soon(async {
+        while spoke.clock.now().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_hub_with_a_certificate_for_something_else_is_told_nothing() {
     let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/user/mallory").await;
     let spoke = spoke(&hub.url, hub.identity.path());

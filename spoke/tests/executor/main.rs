@@ -21,11 +21,12 @@ mod world;
 fn main() -> std::process::ExitCode {
     runner::run(
         &[
+            // First, since one of them waits for a Lease to run out.
+            resume::claims(),
             quarantine::claims(),
             drain::claims(),
             refuse::claims(),
             release::claims(),
-            resume::claims(),
             takeover::claims(),
             dates::claims(),
         ]
