@@ -21,9 +21,13 @@ impl Key {
     /// When the file cannot be read or holds something else.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let pem = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let pem = Zeroizing::new(pem);
-        let key = SigningKey::from_pkcs8_pem(&pem).map_err(|_| Error::Key { path: path.to_owned() })?;
-        Ok(Self::from_key(key))
+        Self::from_pem(&Zeroizing::new(pem)).ok_or_else(|| Error::Key { path: path.to_owned() })
+    }
+
+    /// From PKCS#8 PEM, if it is that.
+    #[must_use]
+    pub fn from_pem(pem: &str) -> Option<Self> {
+        SigningKey::from_pkcs8_pem(pem).ok().map(Self::from_key)
     }
 
     pub(super) fn from_key(key: SigningKey) -> Self {

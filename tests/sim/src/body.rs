@@ -1,0 +1,152 @@
+//! The machines: what is really wrong with each GPU, and the exporter's page that shows it. The only truth of health in a
+//! run; nothing but pages and alerts tells anybody of it.
+
+use std::fmt::Write as _;
+
+use gpuheal_proto::time::Timestamp;
+
+/// GPUs of a node.
+pub const GPUS: u8 = 2;
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ill {
+    /// A row could not be remapped: a flag that stays until the board is changed or reset.
+    RowRemap,
+    /// Too hot, GPU and memory both: goes when it cools.
+    Hot,
+    /// Fallen off the bus: the gauge says 79, and an alert says so too. Ends with a boot.
+    Xid,
+}
+
+/// All of them.
+pub const ILLS: [Ill; 3] = [Ill::RowRemap, Ill::Hot, Ill::Xid];
+
+/// One machine.
+#[derive(Clone, Debug)]
+pub struct Body {
+    /// Its name.
+    pub name: String,
+    /// UID of its Node object.
+    pub uid: String,
+    /// How often it has booted.
+    pub boots: u32,
+    /// How often its exporter has started.
+    pub starts: u32,
+    energy: u64,
+    /// What is wrong, by GPU, and since when.
+    pub ills: Vec<(u8, Ill, Timestamp)>,
+    /// Its exporter answers nobody until then.
+    pub silent_until: Timestamp,
+    /// When it was last well as a whole.
+    pub well_since: Timestamp,
+}
+
+impl Body {
+    /// A healthy one.
+    #[must_use]
+    pub fn new(name: &str, uid: &str, now: Timestamp) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            boots: 1,
+            starts: 1,
+            energy: 1000,
+            ills: Vec::new(),
+            silent_until: Timestamp::EPOCH,
+            well_since: now,
+        }
+    }
+
+    /// Of its running system.
+    #[must_use]
+    pub fn boot_id(&self) -> String {
+        format!("{}-boot-{}", self.uid, self.boots)
+    }
+
+    /// Tells one start of its exporter from the next.
+    #[must_use]
+    pub fn start(&self) -> String {
+        format!("{}-{}", self.uid, self.starts)
+    }
+
+    /// Something breaks.
+    pub fn falls_ill(&mut self, gpu: u8, ill: Ill, now: Timestamp) {
+        if !self.ills.iter().any(|(at, known, _)| (*at, *known) == (gpu, ill)) {
+            self.ills.push((gpu, ill, now));
+        }
+    }
+
+    /// It cools.
+    pub fn cools(&mut self, now: Timestamp) {
+        self.ills.retain(|(_, ill, _)| *ill != Ill::Hot);
+        self.is_well(now);
+    }
+
+    /// It boots; what only a boot ends, ends; with `repaired` everything does.
+    pub fn boots(&mut self, repaired: bool, now: Timestamp) {
+        self.boots += 1;
+        self.starts += 1;
+        self.energy = 1000;
+        self.ills.retain(|(_, ill, _)| !repaired && *ill == Ill::RowRemap);
+        self.is_well(now);
+    }
+
+    fn is_well(&mut self, now: Timestamp) {
+        if self.ills.is_empty() {
+            self.well_since = now;
+        }
+    }
+
+    /// The exporter's page, if it answers.
+    pub fn page(&mut self, now: Timestamp) -> Option<String> {
+        if now < self.silent_until {
+            return None;
+        }
+        self.energy += 1000;
+        let mut page = String::new();
+        for gpu in 0..GPUS {
+            let has = |ill: Ill| self.ills.iter().any(|(at, known, _)| (*at, *known) == (gpu, ill));
+            let hot = if has(Ill::Hot) { 95 } else { 50 };
+            let labels = labels(&self.name, gpu);
+            let rows = [
+                ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", self.energy),
+                ("DCGM_FI_DEV_GPU_TEMP", hot),
+                ("DCGM_FI_DEV_MEMORY_TEMP", hot),
+                ("DCGM_FI_DEV_ROW_REMAP_FAILURE", u64::from(has(Ill::RowRemap))),
+                ("DCGM_FI_DEV_XID_ERRORS", if has(Ill::Xid) { 79 } else { 0 }),
+            ];
+            for (metric, value) in rows {
+                // Writing to a string does not fail.
+                let _ = writeln!(page, "{metric}{{{labels}}} {value}");
+            }
+        }
+        Some(page)
+    }
+}
+
+/// UUID of a GPU.
+#[must_use]
+pub fn gpu_uuid(node: &str, gpu: u8) -> String {
+    format!("GPU-{node}-{gpu}")
+}
+
+fn labels(node: &str, gpu: u8) -> String {
+    let bus = 0x10 + gpu;
+    let uuid = gpu_uuid(node, gpu);
+    format!("gpu=\"{gpu}\",UUID=\"{uuid}\",pci_bus_id=\"00000000:{bus:02X}:00.0\",modelName=\"NVIDIA H100\",Hostname=\"{node}\"")
+}
+
+/// Alertmanager's word about an Xid.
+#[must_use]
+pub fn alert(node: &str, gpu: u8, now: Timestamp) -> String {
+    serde_json::json!({
+        "version": "4", "status": "firing", "receiver": "gpuheal",
+        "alerts": [{
+            "status": "firing", "startsAt": now.to_string(),
+            "labels": {"alertname": "GpuXid", "node": node, "UUID": gpu_uuid(node, gpu), "xid": "79"},
+            "annotations": {},
+        }],
+    })
+    .to_string()
+}

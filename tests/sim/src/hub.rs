@@ -1,0 +1,239 @@
+//! One hub process: streams, their sessions, and the stages in turn over the shared store. What lives in memory dies with
+//! it; what must outlive it is in the store. The signer is the shipping one, with the epoch that it has seen.
+
+use std::collections::BTreeMap;
+
+use gpuheal_hub::{
+    link::hello::Hello,
+    sign::{Key, Signer},
+    store::session::Attached,
+};
+use gpuheal_proto::{
+    ids::ClusterId,
+    limits,
+    link::v1::{self, attach_request::Message as Up, attach_response::Message as Down},
+    time::Timestamp,
+};
+
+use crate::store::{Due, Error, Leader, Owner, Store};
+
+/// Rounds of judging in one turn: more is left to the next.
+const ROUNDS: usize = 8;
+
+/// What it puts out.
+#[derive(Clone, Debug)]
+pub enum Out {
+    /// A message down a stream.
+    Down(u64, Box<Down>),
+    /// It ends a stream.
+    Close(u64),
+    /// Faults were committed: cluster, stream and up to where.
+    Committed(ClusterId, v1::FaultAck),
+    /// Envelopes were put on streams and are still to be noted.
+    Note(Vec<Due>),
+    /// There is something to do soon.
+    Wake,
+    /// Something worth a line in the trace.
+    Say(String),
+}
+
+/// A stream's session.
+#[derive(Clone, Debug)]
+struct Session {
+    owner: Owner,
+    lease: Option<u64>,
+    heard: Timestamp,
+    beat: Timestamp,
+}
+
+/// The process.
+pub struct Hub {
+    /// Its name.
+    pub id: String,
+    signer: Signer,
+    sessions: BTreeMap<u64, Session>,
+    out: Vec<Out>,
+}
+
+impl Hub {
+    /// Starts, with the keys of `pem`.
+    #[must_use]
+    pub fn start(id: String, pem: &str) -> Self {
+        let key = Key::from_pem(pem).expect("the simulation's key is one");
+        Self { id, signer: Signer::new(key, 1), sessions: BTreeMap::new(), out: Vec::new() }
+    }
+
+    /// What it has put out since it was last asked.
+    pub fn take_out(&mut self) -> Vec<Out> {
+        std::mem::take(&mut self.out)
+    }
+
+    fn down(&mut self, conn: u64, message: Down) {
+        self.out.push(Out::Down(conn, Box::new(message)));
+    }
+
+    /// A message up a stream. Without a store nothing is taken, and the session ends.
+    pub fn up(&mut self, conn: u64, cluster: &ClusterId, message: Up, store: Option<&mut dyn Store>, now: Timestamp) {
+        let Some(store) = store else {
+            if matches!(message, Up::Hello(_)) {
+                self.reject(conn);
+            } else {
+                self.end(conn, "the database is away");
+            }
+            return;
+        };
+        if let Up::Hello(hello) = message {
+            return self.attach(conn, cluster, hello, store, now);
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        session.heard = now;
+        let owner = session.owner.clone();
+        let taken = match message {
+            Up::FaultBatch(batch) => store.faults(&owner, batch).map(|ack| self.acked(conn, cluster, ack)),
+            Up::Gap(gap) => store.gap(&owner, gap).map(|ack| self.acked(conn, cluster, ack)),
+            Up::ClusterState(state) => store.state(cluster, state),
+            Up::Evidence(batch) => store.evidence(cluster, batch),
+            Up::CommandStatus(status) => store.settle(cluster, status).map(|ack| self.down(conn, Down::StatusAck(ack))),
+            Up::Heartbeat(beat) => self.beat(conn, &owner, &beat, store),
+            Up::Hello(_) | Up::Process(_) | Up::SettingsAck(_) => Ok(()),
+        };
+        match taken {
+            Ok(()) => self.out.push(Out::Wake),
+            Err(error) => self.end(conn, &error.to_string()),
+        }
+    }
+
+    fn acked(&mut self, conn: u64, cluster: &ClusterId, ack: v1::FaultAck) {
+        self.out.push(Out::Committed(cluster.clone(), ack.clone()));
+        self.down(conn, Down::FaultAck(ack));
+    }
+
+    fn attach(&mut self, conn: u64, cluster: &ClusterId, hello: v1::Hello, store: &mut dyn Store, now: Timestamp) {
+        let hello = match Hello::read(hello, cluster) {
+            Ok(hello) => hello,
+            Err(error) => {
+                self.out.push(Out::Say(format!("{} rejects a hello of {cluster}: {error}", self.id)));
+                return self.reject(conn);
+            }
+        };
+        let attached = match store.attach(&hello, &self.id) {
+            Ok(attached) => attached,
+            Err(_) => return self.reject(conn),
+        };
+        let owner = Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
+        let old: Vec<u64> = self.sessions.iter().filter(|(_, s)| same(&s.owner, &owner)).map(|(conn, _)| *conn).collect();
+        self.sessions.insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now });
+        self.down(conn, Down::Welcome(welcome(&hello, &attached)));
+        old.into_iter().for_each(|conn| self.end(conn, "attached again"));
+        if !attached.inventory_known || attached.term_raised {
+            self.down(conn, Down::Resync(v1::Resync { snapshot: true, standing_faults: true, open_commands: true }));
+        }
+        self.out.push(Out::Wake);
+    }
+
+    fn reject(&mut self, conn: u64) {
+        let reject = v1::Reject { code: v1::RejectCode::Busy.into(), reason: "busy".to_owned(), retry_after_ms: 1000 };
+        self.down(conn, Down::Reject(reject));
+        self.out.push(Out::Close(conn));
+    }
+
+    fn beat(&mut self, conn: u64, owner: &Owner, beat: &v1::Heartbeat, store: &mut dyn Store) -> Result<(), Error> {
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
+        if session.lease == beat.lease_transitions {
+            return Ok(());
+        }
+        store.lead(owner, beat.lease_transitions)?;
+        session.lease = beat.lease_transitions;
+        Ok(())
+    }
+
+    fn end(&mut self, conn: u64, why: &str) {
+        if self.sessions.remove(&conn).is_some() {
+            self.down(conn, Down::Goaway(v1::Goaway { reconnect_after_ms: 500, reason: why.to_owned() }));
+        }
+        self.out.push(Out::Close(conn));
+    }
+
+    /// A stream is gone.
+    pub fn closed(&mut self, conn: u64, store: Option<&mut dyn Store>) {
+        if let (Some(session), Some(store)) = (self.sessions.remove(&conn), store) {
+            store.detach(&session.owner);
+        }
+    }
+
+    /// Heartbeats, and the end of streams that are silent.
+    pub fn pulse(&mut self, now: Timestamp) {
+        let conns: Vec<u64> = self.sessions.keys().copied().collect();
+        for conn in conns {
+            let Some(session) = self.sessions.get_mut(&conn) else { continue };
+            if now.since(session.heard) > limits::DEAD_AFTER {
+                self.end(conn, "silent");
+            } else if now.since(session.beat) >= limits::HEARTBEAT {
+                session.beat = now;
+                self.down(conn, Down::Heartbeat(v1::Heartbeat::default()));
+            }
+        }
+    }
+
+    /// The stages that need no stream: what is due is judged, signed and swept.
+    ///
+    /// # Errors
+    /// When a decision cannot be stored: a defect.
+    pub fn stages(&mut self, store: &mut dyn Store) -> Result<(), Error> {
+        for _ in 0..ROUNDS {
+            if store.judge()? == 0 {
+                break;
+            }
+        }
+        store.sign(&self.signer)?;
+        store.sweep()?;
+        Ok(())
+    }
+
+    /// Puts what is due on the leaders' streams: sent first, noted after.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn deliver(&mut self, store: &mut dyn Store) -> Result<(), Error> {
+        let mut best: BTreeMap<ClusterId, (u64, u64, u64)> = BTreeMap::new();
+        for (conn, session) in &self.sessions {
+            let Some(lease) = session.lease else { continue };
+            let key = (lease, session.owner.generation, *conn);
+            let known = best.entry(session.owner.cluster.clone()).or_insert(key);
+            *known = (*known).max(key);
+        }
+        for (_, _, conn) in best.into_values() {
+            let session = &self.sessions[&conn];
+            let Some(lease_transitions) = session.lease else { continue };
+            let due = store.due(&[Leader { owner: session.owner.clone(), lease_transitions }])?;
+            for one in &due {
+                let envelope = one.envelope.clone();
+                let message =
+                    if one.cancels { Down::Cancel(v1::Cancel { envelope }) } else { Down::Command(v1::Command { envelope }) };
+                self.down(conn, message);
+            }
+            if !due.is_empty() {
+                self.out.push(Out::Note(due));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same(one: &Owner, other: &Owner) -> bool {
+    one.cluster == other.cluster && one.replica == other.replica
+}
+
+fn welcome(hello: &Hello, attached: &Attached) -> v1::Welcome {
+    let acked = |stream: &str| attached.acked.iter().find(|(known, _)| known == stream).map_or(0, |(_, upto)| *upto);
+    let resume =
+        hello.streams.iter().map(|stream| v1::ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
+    v1::Welcome {
+        session_generation: attached.generation,
+        hub_term: attached.hub_term,
+        resume: resume.collect(),
+        credit: limits::CREDIT,
+        heartbeat_ms: 15_000,
+        server_time_unix_ms: attached.now.unix_ms(),
+    }
+}

@@ -1,0 +1,282 @@
+//! The simulated store: what the hub's tables hold, in maps. Every decision in it is hub/core's, with the snapshot that
+//! hub/core asks for; what is written follows the hub's own statements one by one. Held to the same contract suite as
+//! Postgres. It proves nothing about isolation: its operations never overlap.
+
+mod audit;
+mod deliver;
+mod ingest;
+mod inventory;
+mod judge;
+mod picture;
+mod rows;
+mod settle;
+mod snapshot;
+
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
+
+use gpuheal_hub::{audit::Kind, link::hello::Hello, sign::Signer, store::session::Attached};
+use gpuheal_hub_core::{audit::Entry, budget::RateState, policy::Policy};
+use gpuheal_proto::{
+    ids::{ClusterId, NodeUid, ReplicaId},
+    link::v1,
+    time::Timestamp,
+};
+use serde_json::json;
+
+use crate::{
+    mutation::{Mutation, Mutations},
+    store::{Due, Error, Leader, Owner, Picture, Store},
+};
+pub use rows::{Cluster, Command, Fault, Incident, Node, Session};
+
+/// The chain of what belongs to no one cluster.
+const FLEET: &str = gpuheal_hub::audit::FLEET_CHAIN;
+
+/// The database. A clone of it is a backup.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub(crate) now: Timestamp,
+    /// Epoch of the database.
+    pub hub_term: u64,
+    stop: Option<String>,
+    pub(crate) policies: Vec<Rc<Policy>>,
+    /// All clusters.
+    pub clusters: BTreeMap<ClusterId, Cluster>,
+    fleet_out: u32,
+    fleet_rate: Option<RateState>,
+    /// Entries by chain.
+    pub audit: BTreeMap<String, Vec<Rc<Entry>>>,
+    pub(crate) mutations: Mutations,
+}
+
+impl Memory {
+    /// A new database.
+    #[must_use]
+    pub fn new(now: Timestamp, mutations: Mutations) -> Self {
+        Self {
+            now,
+            hub_term: 1,
+            stop: None,
+            policies: Vec::new(),
+            clusters: BTreeMap::new(),
+            fleet_out: 0,
+            fleet_rate: None,
+            audit: BTreeMap::new(),
+            mutations,
+        }
+    }
+
+    /// Sets its clock, which only goes forward.
+    pub fn at(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+    }
+
+    /// Raises the epoch, as whoever restores a database is told to.
+    pub fn raise_term(&mut self) {
+        self.hub_term += 1;
+    }
+
+    fn cluster(&mut self, cluster: &ClusterId) -> &mut Cluster {
+        self.clusters.entry(cluster.clone()).or_default()
+    }
+
+    fn owns(&self, owner: &Owner) -> Result<(), Error> {
+        let session = self.clusters.get(&owner.cluster).and_then(|cluster| cluster.sessions.get(&owner.replica));
+        if session.map(|session| session.generation) == Some(owner.generation) || self.mutations.has(Mutation::AnyGeneration) {
+            return Ok(());
+        }
+        Err(Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation })
+    }
+
+    /// Makes nodes due now.
+    fn ask(&mut self, cluster: &ClusterId, nodes: impl IntoIterator<Item = NodeUid>) {
+        let now = self.now;
+        let judgements = &mut self.cluster(cluster).judgements;
+        for node in nodes {
+            let due = judgements.entry(node).or_default();
+            *due = Some(due.map_or(now, |due| due.min(now)));
+        }
+    }
+
+    /// Makes every node with an open incident due.
+    fn ask_open(&mut self) {
+        let now = self.now;
+        for cluster in self.clusters.values_mut() {
+            let open: Vec<NodeUid> =
+                cluster.incidents.values().filter(|i| i.closed_at.is_none()).map(|i| i.node.uid.clone()).collect();
+            for node in open {
+                if let Some(due) = cluster.judgements.get_mut(&node) {
+                    *due = Some(due.map_or(now, |due| due.min(now)));
+                }
+            }
+        }
+    }
+
+    /// The epoch. A cluster that has seen a later one, or a higher command, proves that commits were lost here.
+    fn term_for(&mut self, hello: &Hello) -> (u64, bool) {
+        let cmd_seq = self.cluster(&hello.cluster).cmd_seq;
+        let kept = self.hub_term >= hello.hub_term_seen && cmd_seq >= hello.cmd_seq_seen;
+        if kept || self.mutations.has(Mutation::TermNeverRises) {
+            return (self.hub_term, false);
+        }
+        self.hub_term = self.hub_term.max(hello.hub_term_seen) + 1;
+        let cluster = self.cluster(&hello.cluster);
+        cluster.cmd_seq = cmd_seq.max(hello.cmd_seq_seen);
+        (self.hub_term, true)
+    }
+}
+
+impl Store for Memory {
+    fn now(&mut self) -> Timestamp {
+        self.now
+    }
+
+    fn elapse(&mut self, span: Duration) {
+        self.now = self.now.after(span);
+    }
+
+    fn policy(&mut self, yaml: &str) -> Result<u64, Error> {
+        let policy = Policy::parse(yaml)
+            .map_err(|problems| Error::Refused(problems.first().map(ToString::to_string).unwrap_or_default()))?;
+        let before = self.policies.last().map(|policy| policy.digest.clone());
+        if before.as_ref() == Some(&policy.digest) {
+            return Ok(self.policies.len() as u64);
+        }
+        let revision = self.policies.len() as u64 + 1;
+        let digest = policy.digest.clone();
+        self.policies.push(Rc::new(policy.with_revision(revision)));
+        self.ask_open();
+        let body = json!({"revision": revision, "digest": digest, "before": before, "request_id": ""});
+        self.record(FLEET, Kind::PolicyApplied, "sim", &format!("policy/{revision}"), None, &body);
+        Ok(revision)
+    }
+
+    fn stop(&mut self, reason: Option<&str>) -> Result<(), Error> {
+        if self.stop.is_some() == reason.is_some() {
+            return Ok(());
+        }
+        self.ask_open();
+        let body = json!({"stopped": reason.is_some(), "reason": reason.unwrap_or("over"), "before": self.stop});
+        self.stop = reason.map(str::to_owned);
+        self.record(FLEET, Kind::FleetStop, "sim", "fleet", None, &body);
+        Ok(())
+    }
+
+    fn attach(&mut self, hello: &Hello, _hub: &str) -> Result<Attached, Error> {
+        let now = self.now;
+        let known = self.clusters.get(&hello.cluster).and_then(|cluster| cluster.kube_system_uid.clone());
+        if known.is_some_and(|uid| uid != hello.kube_system_uid) {
+            return Err(Error::Foreign);
+        }
+        let cluster = self.cluster(&hello.cluster);
+        cluster.kube_system_uid = Some(hello.kube_system_uid.clone());
+        let session = cluster.sessions.entry(hello.replica.clone()).or_insert_with(|| Session::new(now));
+        session.generation += 1;
+        session.attached_at = now;
+        session.detached = false;
+        session.lease_transitions = hello.lease_transitions;
+        let generation = session.generation;
+        let inventory_known = cluster.snapshot_at.is_some();
+        let acked = |stream: &gpuheal_proto::ids::StreamId| cluster.streams.get(stream).map(|upto| (stream.to_string(), *upto));
+        let acked = hello.streams.iter().filter_map(acked).collect();
+        let (hub_term, term_raised) = self.term_for(hello);
+        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised })
+    }
+
+    fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error> {
+        self.owns(owner)?;
+        let now = self.now;
+        let session = self.session(owner)?;
+        if session.detached {
+            return Err(Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation });
+        }
+        session.lease_transitions = lease_transitions;
+        if lease_transitions.is_some() {
+            session.leads_since = Some(now);
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, owner: &Owner) {
+        if self.owns(owner).is_ok()
+            && let Ok(session) = self.session(owner)
+        {
+            session.detached = true;
+            session.lease_transitions = None;
+        }
+    }
+
+    fn faults(&mut self, from: &Owner, batch: v1::FaultBatch) -> Result<v1::FaultAck, Error> {
+        self.take_faults(from, batch)
+    }
+
+    fn gap(&mut self, from: &Owner, gap: v1::Gap) -> Result<v1::FaultAck, Error> {
+        self.take_gap(from, gap)
+    }
+
+    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<(), Error> {
+        self.take_state(cluster, state)
+    }
+
+    fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
+        self.take_evidence(cluster, &batch);
+        Ok(())
+    }
+
+    fn judge(&mut self) -> Result<usize, Error> {
+        self.judge_due()
+    }
+
+    fn sign(&mut self, signer: &Signer) -> Result<usize, Error> {
+        Ok(self.sign_proposed(signer) + self.sign_cancels(signer))
+    }
+
+    fn due(&mut self, leaders: &[Leader]) -> Result<Vec<Due>, Error> {
+        Ok(leaders.iter().flat_map(|leader| self.due_for(leader)).collect())
+    }
+
+    fn sent(&mut self, sent: &[Due]) -> Result<(), Error> {
+        self.note_sent(sent);
+        Ok(())
+    }
+
+    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
+        Ok(self.take_status(cluster, status))
+    }
+
+    fn sweep(&mut self) -> Result<u64, Error> {
+        Ok(self.end_lapsed())
+    }
+
+    fn picture(&mut self) -> Picture {
+        self.draw()
+    }
+}
+
+impl Memory {
+    fn session(&mut self, owner: &Owner) -> Result<&mut Session, Error> {
+        let out = || Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation };
+        self.cluster(&owner.cluster).sessions.get_mut(&owner.replica).ok_or_else(out)
+    }
+
+    /// The sessions of a cluster, for whoever checks.
+    pub fn sessions(&self, cluster: &ClusterId) -> impl Iterator<Item = (&ReplicaId, &Session)> {
+        self.clusters.get(cluster).into_iter().flat_map(|cluster| &cluster.sessions)
+    }
+}
+
+impl Memory {
+    /// Where a counter of the budgets is not the number of places taken.
+    #[must_use]
+    pub fn counters_differ(&self) -> Option<String> {
+        let fleet: u32 = self.clusters.values().map(|cluster| cluster.out).sum();
+        let wrong = |(id, cluster): (&ClusterId, &Cluster)| {
+            (cluster.holds.len() as u32 != cluster.out)
+                .then(|| format!("{id}: counter {}, holds {}", cluster.out, cluster.holds.len()))
+        };
+        self.clusters
+            .iter()
+            .find_map(wrong)
+            .or_else(|| (fleet != self.fleet_out).then(|| format!("fleet: counter {}, clusters {fleet}", self.fleet_out)))
+    }
+}

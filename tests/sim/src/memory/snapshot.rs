@@ -1,0 +1,204 @@
+//! One node's whole story, gathered as the hub gathers it: what a decision may look at, and nothing else.
+
+use std::collections::BTreeSet;
+
+use gpuheal_hub::store::snapshot::merge_undo;
+use gpuheal_hub_core::{
+    budget::{Rate, RateState},
+    policy::{Narrowing, Policy},
+    snapshot::{self, KnownCommand, KnownFault, Observer, Ready, Request, Snapshot},
+};
+use gpuheal_proto::{
+    command::{Refusal, Step, Undo},
+    fault::NodeRef,
+    ids::{ClusterId, NodeUid},
+    time::Timestamp,
+    words::{Action, Level},
+};
+
+use super::{Cluster, Incident, Memory, Node, inventory::marked};
+
+impl Memory {
+    /// `None`: nothing of that UID is known.
+    pub(super) fn story(&self, id: &ClusterId, node: &NodeUid, policy: &Policy, request: Option<Request>) -> Option<Snapshot> {
+        let cluster = self.clusters.get(id)?;
+        let (faults, told) = faults(cluster, node);
+        let node_view = match cluster.nodes.get(node) {
+            Some(row) => self.node_view(cluster, row),
+            None => never_shown(told?),
+        };
+        let incident = cluster.open_incident(node);
+        let (commands, undo) = incident.map(|incident| commands(cluster, incident)).unwrap_or_default();
+        let attempts_since = self.now.before(policy.settings.attempts.window);
+        let mut shared = self.shared(id, cluster, policy);
+        shared.newly_suspect = newly_suspect(cluster, node, self.now.before(policy.settings.breaker.window)) + 1;
+        Some(Snapshot {
+            cluster: shared,
+            node: node_view,
+            faults,
+            incident: incident.map(|incident| told_of(cluster, incident, undo)),
+            commands,
+            cooldown: cluster.cooldowns.get(node).copied(),
+            attempts: attempts(cluster, node, incident, attempts_since),
+            request,
+        })
+    }
+
+    fn shared(&self, id: &ClusterId, cluster: &Cluster, policy: &Policy) -> snapshot::Cluster {
+        let rates = &policy.settings.rates;
+        let rate = |rate: Rate, stored: Option<RateState>| stored.unwrap_or_else(|| rate.full(self.now));
+        snapshot::Cluster {
+            id: id.clone(),
+            gpu_nodes: cluster.gpu_nodes(),
+            out: cluster.out,
+            fleet_gpu_nodes: self.clusters.values().map(Cluster::gpu_nodes).sum(),
+            fleet_out: self.fleet_out,
+            rate: rate(rates.cluster, cluster.rate),
+            fleet_rate: rate(rates.fleet, self.fleet_rate),
+            narrowing: narrowing(&cluster.config_yaml),
+            observer: Observer { state_at: cluster.state_as_of.filter(|_| cluster.snapshot_at.is_some()) },
+            fleet_stop: self.stop.clone(),
+            newly_suspect: 0,
+        }
+    }
+
+    fn node_view(&self, cluster: &Cluster, row: &Node) -> snapshot::Node {
+        let written = cluster
+            .commands
+            .values()
+            .filter(|command| command.planned.node.uid == row.reference.uid && command.planned.action != Action::Notify);
+        let written_at = written.map(|command| command.state_at).max().filter(|_| marked(&row.mark));
+        snapshot::Node {
+            reference: row.reference.clone(),
+            labels: row.labels.clone(),
+            gpus: row.gpus.clone(),
+            capacity_gpus: row.capacity_gpus,
+            allocatable_gpus: row.allocatable_gpus,
+            ready: row.ready,
+            unschedulable: row.unschedulable,
+            unschedulable_by: row.unschedulable_by.clone(),
+            mark: marked(&row.mark).then(|| row.mark.clone()),
+            plan_revision: row.plan_revision,
+            plan_rev_floor: row.plan_rev_issued,
+            opted_out: row.opted_out,
+            foreign_markers: row.foreign_markers.clone(),
+            created_at: row.created_at,
+            seen_at: cluster.state_as_of.unwrap_or_default().max(row.state_as_of),
+            written_at: written_at.unwrap_or(Timestamp::EPOCH),
+            gone: row.gone_at.is_some(),
+        }
+    }
+}
+
+/// The cluster owner's own settings. What cannot be read leaves nothing but notifying.
+fn narrowing(config: &str) -> Option<Narrowing> {
+    if config.is_empty() {
+        return None;
+    }
+    Some(Narrowing::parse(config).unwrap_or_else(|_| Narrowing { notify_only: true, ..Narrowing::default() }))
+}
+
+/// The latest episode of each fault that is not over, and how the latest of them names its node.
+fn faults(cluster: &Cluster, node: &NodeUid) -> (Vec<KnownFault>, Option<NodeRef>) {
+    let latest = cluster.faults.values().filter_map(|episodes| episodes.last()).filter(|fault| fault.node.uid == *node);
+    let over = |fault: &&super::Fault| {
+        fault.settled().is_some() && fault.evidence().state == gpuheal_hub_core::snapshot::EvidenceState::Clear
+    };
+    let standing: Vec<&super::Fault> = latest.filter(|fault| !over(fault)).collect();
+    let told = standing.iter().max_by_key(|fault| fault.known.last_at).map(|fault| fault.node.clone());
+    let mut known: Vec<KnownFault> = standing.into_iter().map(|fault| fault.known.clone()).collect();
+    known.sort_by_key(|fault| (fault.first_at, fault.key));
+    (known, told)
+}
+
+fn never_shown(reference: NodeRef) -> snapshot::Node {
+    snapshot::Node {
+        reference,
+        labels: Default::default(),
+        gpus: Vec::new(),
+        capacity_gpus: 0,
+        allocatable_gpus: 0,
+        ready: Ready::Unknown,
+        unschedulable: false,
+        unschedulable_by: String::new(),
+        mark: None,
+        plan_revision: 0,
+        plan_rev_floor: 0,
+        opted_out: false,
+        foreign_markers: Vec::new(),
+        created_at: Timestamp::EPOCH,
+        seen_at: Timestamp::EPOCH,
+        written_at: Timestamp::EPOCH,
+        gone: false,
+    }
+}
+
+fn told_of(cluster: &Cluster, row: &Incident, undo: Undo) -> snapshot::Incident {
+    let mut fault_keys: Vec<_> = row.faults.keys().map(|(key, _)| *key).collect();
+    fault_keys.dedup();
+    snapshot::Incident {
+        id: row.id,
+        state: row.state,
+        level: row.level,
+        manual: row.manual,
+        opened_at: row.opened_at,
+        state_at: row.state_at,
+        decision_no: row.decision_no,
+        policy_revision: row.policy_revision,
+        fault_keys,
+        held: cluster.holds.contains_key(&row.node.uid),
+        undo,
+        reason: row.reason.clone(),
+    }
+}
+
+/// The incident's commands, oldest first, and what all of them together changed on the node.
+fn commands(cluster: &Cluster, incident: &Incident) -> (Vec<KnownCommand>, Undo) {
+    let mut rows: Vec<_> = cluster.commands.values().filter(|command| command.incident == incident.id).collect();
+    rows.sort_by_key(|command| command.cmd_seq);
+    let undo = rows.iter().filter_map(|row| row.undo.as_ref()).fold(Undo::default(), merge_undo);
+    let known = |row: &&super::Command| KnownCommand {
+        id: row.planned.id,
+        action: row.planned.action,
+        steps: row.planned.steps.iter().map(|step| step.name().to_owned()).collect(),
+        cordons: row.planned.steps.iter().any(|step| matches!(step, Step::Mark { cordon: true, .. })),
+        state: row.state,
+        steps_done: row.steps.iter().filter(|step| step.state == "done").map(|step| step.name.clone()).collect(),
+        refusal: Refusal::parse(row.refusal),
+        outcome: row.result_reason.clone(),
+        plan_rev: row.planned.plan_rev,
+        decision_no: row.decision_no,
+        level: incident.decisions.get(&row.decision_no).copied().unwrap_or(Level::P2),
+        created_at: row.planned.times.created,
+        start_by: row.planned.times.start_by,
+        finish_by: row.planned.times.finish_by,
+        state_at: row.state_at,
+    };
+    (rows.iter().map(known).collect(), undo)
+}
+
+/// When commands that quarantined the node were made for other incidents; those that came to nothing were no attempts.
+fn attempts(cluster: &Cluster, node: &NodeUid, open: Option<&Incident>, since: Timestamp) -> Vec<Timestamp> {
+    let of_other = |command: &&super::Command| {
+        command.planned.node.uid == *node
+            && command.planned.times.created >= since
+            && matches!(command.planned.action, Action::Mark | Action::Evict)
+            && open.is_none_or(|open| open.id != command.incident)
+            && command.started_at.is_some()
+    };
+    let mut all: Vec<_> = cluster.commands.values().filter(of_other).map(|command| command.planned.times.created).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Other nodes with a fault above P2 that joined an incident inside the breaker's window.
+fn newly_suspect(cluster: &Cluster, node: &NodeUid, since: Timestamp) -> u32 {
+    let day = std::time::Duration::from_secs(86_400);
+    let suspect = |incident: &&Incident| {
+        incident.opened_at >= since.before(day)
+            && incident.node.uid != *node
+            && incident.faults.values().any(|(level, added_at)| *added_at >= since && *level > Level::P2)
+    };
+    let nodes: BTreeSet<&NodeUid> = cluster.incidents.values().filter(suspect).map(|incident| &incident.node.uid).collect();
+    u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,73 @@
+//! Deliberate defects, each the removal of one guard. A simulation that does not catch them proves nothing: the tests
+//! switch each one on and demand that an invariant is broken within a few seeds.
+
+/// One guard taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mutation {
+    /// The hub takes what a session sends that was taken over.
+    AnyGeneration,
+    /// The hub acks a batch before it is committed, and then loses it.
+    AckBeforeCommit,
+    /// The hub sends a command again whatever its deadlines say.
+    ResendAfterExpiry,
+    /// The epoch of the database never rises, whatever clusters have seen.
+    TermNeverRises,
+    /// A place in the budgets is taken without looking whether there is one.
+    BudgetUnguarded,
+    /// A command that came to nothing gives its place back before the cluster has been seen.
+    HoldFreedBlind,
+    /// A session is resumed from the first number on that the journal holds, and what was taken is taken again.
+    NoDedup,
+    /// Decisions are not written to the audit.
+    NoAudit,
+    /// The spoke leaves no tombstone for what it refuses or is told to cancel.
+    NoTombstone,
+    /// The spoke does not compare plan revisions.
+    AnyPlanRevision,
+    /// The spoke acts whatever the time is.
+    AnyTime,
+    /// The spoke acts without holding the Lease.
+    AnyLeader,
+    /// The spoke patches nodes without their resourceVersion.
+    AnyVersion,
+    /// The intent is created after the act.
+    ActBeforeIntent,
+    /// The undo record is read after our own patch.
+    UndoAfterPatch,
+    /// The spoke does not look at the fence.
+    AnyTerm,
+    /// A journal that was not closed goes on under its old stream.
+    StreamReused,
+    /// What is held is not journaled, and what is found after a restart is called an edge.
+    Forgetful,
+    /// A source that is silent counts as clear.
+    SilenceIsHealth,
+    /// The ceiling is not looked at.
+    NoCeiling,
+    /// An open HealAction is never taken up by the next leader.
+    NobodyResumes,
+    /// A status is told once and never again.
+    ToldOnce,
+    /// Commands that ran out of time are left as they are.
+    NoSweep,
+    /// The signature is not checked.
+    AnySignature,
+}
+
+/// Those that are switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mutations(Option<Mutation>);
+
+impl Mutations {
+    /// This one.
+    #[must_use]
+    pub const fn only(mutation: Mutation) -> Self {
+        Self(Some(mutation))
+    }
+
+    /// Whether it is on.
+    #[must_use]
+    pub fn has(self, mutation: Mutation) -> bool {
+        self.0 == Some(mutation)
+    }
+}

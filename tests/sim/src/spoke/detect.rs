@@ -1,0 +1,133 @@
+//! Stage derive: signals into the shipping detectors, what they find into the journal before anybody hears of it.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use gpuheal_proto::{
+    fault::NodeRef,
+    ids::{FaultKey, NodeUid},
+    link::v1,
+};
+use gpuheal_spoke_core::{
+    derive::{NoPage, Nodes, Outcome, Source, Standing},
+    scrape::{dcgm, webhook},
+};
+
+use super::{Cache, Out, Spoke};
+use crate::mutation::Mutation;
+
+/// How often silence is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+struct Lookup<'a>(&'a Cache);
+
+impl Nodes for Lookup<'_> {
+    fn named(&self, name: &str) -> Option<NodeRef> {
+        self.0.node_ref(name)
+    }
+
+    fn at(&self, _address: IpAddr) -> Option<NodeRef> {
+        None
+    }
+
+    fn of_pod(&self, _name: &str) -> Option<NodeRef> {
+        None
+    }
+}
+
+impl Spoke {
+    /// The exporter of a node gave a page, or none.
+    pub fn page(&mut self, node: &str, start: &str, text: Option<&str>) {
+        let Some(node) = self.cache.node_ref(node) else { return };
+        let name = format!("exporter {}", node.name);
+        let source = Source { name: &name, start };
+        let (settings, wall) = (self.settings.clone(), self.now.wall);
+        let page = text.and_then(|text| dcgm::decode(text.as_bytes(), &settings.aliases).ok());
+        let before = self.held.gpus(&node.uid);
+        if self.reign().is_none() {
+            if let Some(page) = page {
+                self.held.take_inventory(&node, &page, &settings, wall);
+            }
+            return;
+        }
+        let outcome = match page {
+            Some(page) => self.held.take_page(&node, &source, &page, &settings, wall),
+            None => self.held.take_no_page(&node, &source, NoPage::Unreachable, &settings, wall),
+        };
+        self.found(outcome);
+        if self.held.gpus(&node.uid) != before {
+            self.state_tick();
+        }
+    }
+
+    /// Alertmanager's webhook. True: it is answered with 200 once the journal is synced.
+    pub fn alert(&mut self, body: &str) -> bool {
+        let Ok(body) = webhook::decode(body.as_bytes(), &self.settings.alert_labels) else { return false };
+        if !self.cache.listed {
+            return false;
+        }
+        let (settings, wall) = (self.settings.clone(), self.now.wall);
+        let outcome = self.held.take_alerts(&body, &Lookup(&self.cache), &settings, wall);
+        self.found(outcome);
+        true
+    }
+
+    pub(super) fn detect_tick(&mut self) {
+        let last = self.told.looked_at;
+        if self.now.boot.saturating_sub(last) >= LOOK_EVERY {
+            self.told.looked_at = self.now.boot;
+            let outcome = self.held.tick(&self.settings, self.now.wall);
+            self.found(outcome);
+        }
+        self.tell_evidence();
+    }
+
+    pub(super) fn forget(&mut self, uid: &str) {
+        if let Ok(uid) = NodeUid::parse(uid) {
+            self.held.gone(&uid);
+            self.disk.append(&[], vec![(uid.to_string(), Vec::new())]);
+        }
+    }
+
+    fn found(&mut self, mut outcome: Outcome) {
+        let forgetful = self.me.mutations.has(Mutation::Forgetful);
+        if forgetful {
+            outcome.faults.iter_mut().for_each(|fault| fault.onset = gpuheal_proto::fault::Onset::Edge);
+        }
+        let held: Vec<_> = if forgetful {
+            Vec::new()
+        } else {
+            outcome.touched.iter().map(|uid| (uid.to_string(), self.held.node_bytes(uid))).collect()
+        };
+        for fault in &outcome.faults {
+            self.say(format!("finds {} {} on {} ({})", fault.class, fault.code, fault.node.name, fault.onset));
+        }
+        let faults: Vec<v1::Fault> = outcome.faults.iter().map(v1::Fault::from).collect();
+        if !faults.is_empty() || !held.is_empty() {
+            self.disk.append(&faults, held);
+            self.out.push(Out::Sync);
+        }
+        for evidence in &outcome.evidence {
+            self.evidence.insert(evidence.key, evidence.into());
+        }
+        if !faults.is_empty() {
+            self.send_faults();
+        }
+    }
+
+    /// How every known fault stands is to be told anew.
+    pub(super) fn tell_all_evidence(&mut self) {
+        for evidence in self.held.evidence() {
+            self.evidence.insert(evidence.key, (&evidence).into());
+        }
+    }
+
+    pub(super) fn standing(&self, key: &FaultKey) -> Standing {
+        self.held.standing(key, &self.settings, self.now.wall)
+    }
+
+    /// Faults that its detectors know, for whoever checks.
+    #[must_use]
+    pub fn knows(&self) -> BTreeSet<FaultKey> {
+        self.held.evidence().into_iter().map(|evidence| evidence.key).collect()
+    }
+}

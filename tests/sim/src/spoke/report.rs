@@ -1,0 +1,138 @@
+//! What the hub is told of commands: a status made from the HealAction, again at each new session until it is acked.
+
+use std::rc::Rc;
+
+use gpuheal_proto::{
+    command::CommandState,
+    ids::CommandId,
+    link::v1::{self, attach_request::Message as Up},
+};
+use gpuheal_spoke::{
+    healaction::{self, HealAction},
+    report,
+};
+use gpuheal_spoke_core::verify::Refused;
+
+use super::{Out, Spoke, Wait};
+use crate::{api::Call, mutation::Mutation};
+
+impl Spoke {
+    /// Tells how an action stands, unless the hub has acked that.
+    pub(super) fn report(&mut self, action: &HealAction) {
+        if !self.is_acked(action) {
+            self.answer(action);
+        }
+    }
+
+    /// Tells a hub that asked.
+    pub(super) fn answer(&mut self, action: &HealAction) {
+        if let Ok(id) = CommandId::parse(action.id())
+            && healaction::is_final(action)
+        {
+            self.final_words.insert(id, healaction::state(action));
+        }
+        let status = v1::CommandStatus { at_unix_ms: self.now.wall.unix_ms(), ..report::status(action) };
+        self.say_status(status);
+    }
+
+    pub(super) fn not_now(&mut self, id: String, refused: &Refused) {
+        self.say_status(self.refusal(id, String::new(), v1::CommandState::NotNow, refused));
+    }
+
+    pub(super) fn unverifiable(&mut self, sha256: String, refused: &Refused) {
+        self.say_status(self.refusal(String::new(), sha256, v1::CommandState::Refused, refused));
+    }
+
+    pub(super) fn refusal(&self, id: String, sha256: String, state: v1::CommandState, refused: &Refused) -> v1::CommandStatus {
+        v1::CommandStatus {
+            command_id: id,
+            envelope_sha256: sha256,
+            state: state.into(),
+            refusal: v1::RefusalCode::from(refused.refusal).into(),
+            reason: refused.reason.clone(),
+            at_unix_ms: self.now.wall.unix_ms(),
+            ..v1::CommandStatus::default()
+        }
+    }
+
+    pub(super) fn say_status(&mut self, status: v1::CommandStatus) {
+        if self.session.is_some() {
+            self.out.push(Out::Up(Up::CommandStatus(status)));
+        }
+    }
+
+    fn is_acked(&self, action: &HealAction) -> bool {
+        self.acked.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action))
+    }
+
+    /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader.
+    pub(super) fn report_again(&mut self) {
+        let asked = self.reign().zip(self.session.as_ref()).map(|(reign, session)| (reign, session.generation, self.resyncs));
+        if asked.is_none() || asked == self.reported || !self.cache.listed {
+            return;
+        }
+        let first = self.reported.is_none();
+        self.reported = asked;
+        if self.me.mutations.has(Mutation::ToldOnce) && !first {
+            return;
+        }
+        let held: Vec<Rc<HealAction>> = self.cache.actions.values().filter(|action| action.held()).cloned().collect();
+        held.iter().for_each(|action| self.report(action));
+    }
+
+    pub(super) fn status_acked(&mut self, ack: &v1::StatusAck) {
+        let known = self.acked.entry(ack.command_id.clone()).or_default();
+        *known = (*known).max(ack.status_seq);
+        let Some(action) = self.cache.actions.get(&ack.command_id).cloned() else { return };
+        if self.reign().is_none() || !healaction::is_final(&action) || !self.is_acked(&action) {
+            return;
+        }
+        if action.held() && !marked_node(&action) {
+            self.let_go(&action);
+        }
+        if action.spec.action == "release" && healaction::state(&action) == CommandState::Succeeded {
+            let older = self.cache.actions.values().filter(|older| {
+                older.spec.node_uid == action.spec.node_uid
+                    && older.spec.plan_revision < action.spec.plan_revision
+                    && marked_node(older)
+                    && older.held()
+                    && healaction::is_final(older)
+                    && self.is_acked(older)
+            });
+            let older: Vec<_> = older.cloned().collect();
+            older.iter().for_each(|older| self.let_go(older));
+        }
+    }
+
+    fn let_go(&mut self, action: &HealAction) {
+        let version = action.metadata.resource_version.clone().unwrap_or_default();
+        self.call(Wait::Nothing, Call::LetGo(action.id().to_owned(), version), None);
+    }
+
+    /// The record of what is ours on a node now: the latest mark's, unless a later release has undone it.
+    pub(super) fn standing_undo(&self, node_uid: &str, not: &str) -> gpuheal_proto::command::Undo {
+        let of_node = || self.cache.actions.values().filter(|action| action.spec.node_uid == node_uid && action.id() != not);
+        let done =
+            |action: &&Rc<HealAction>| action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded;
+        let released = of_node().filter(done).map(|action| action.spec.plan_revision).max();
+        let marks = of_node().filter(|action| marked_node(action) && Some(action.spec.plan_revision) > released);
+        marks.max_by_key(|action| action.spec.plan_revision).map(|action| healaction::undo_of(action)).unwrap_or_default()
+    }
+
+    pub(super) fn cordon_is_ours(&self, node_uid: &str) -> Option<bool> {
+        use gpuheal_proto::command::UndoKind;
+        let undo = self.standing_undo(node_uid, "");
+        let ours = |field: &gpuheal_proto::command::UndoField| {
+            field.kind == UndoKind::Unschedulable && field.before != "true" && field.after == "true"
+        };
+        (!undo.fields.is_empty()).then(|| undo.fields.iter().any(ours))
+    }
+}
+
+/// It has changed its node: its undo record is needed until the release.
+pub(super) fn marked_node(action: &HealAction) -> bool {
+    let done = |step: &healaction::StepRecord| step.name == "mark" && step.state == "done";
+    let unclear = matches!(healaction::state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
+    let has_undo = !healaction::undo_of(action).fields.is_empty();
+    has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
+}

@@ -1,0 +1,210 @@
+//! Mark, release and drain: planned by the shipping core, sent as calls, planned anew after a lost race.
+
+use gpuheal_proto::command::{CommandState, Drain, Refusal, Step, Undo};
+use gpuheal_spoke::healaction::{self, UndoEntry};
+use gpuheal_spoke_core::{
+    drain::{self, PodFacts, Rules},
+    mark::{Marking, NodeFacts, Stamp, Want, mark as plan_mark},
+    release::release as plan_release,
+};
+use serde_json::Value;
+
+use super::{
+    Spoke,
+    guard::Halt,
+    run::{ATTEMPTS_MAX, After, Phase, Run},
+};
+use crate::{
+    api::{Answer, Call, Fault},
+    mutation::Mutation,
+};
+
+impl Spoke {
+    fn stamp(&self, run: &Run) -> Stamp {
+        let at = self.hub_now().map_or(self.now.wall, |now| now.at);
+        Stamp { incident: run.command.incident, plan_rev: run.command.plan_rev, at }
+    }
+
+    /// The record that the intent holds: of the first mark, as our watch shows the node now.
+    pub(super) fn planned_undo(&self, run: &Run) -> Undo {
+        let want = run.command.steps.iter().find_map(|step| match step {
+            Step::Mark { label, taint, cordon } => Some(Want { label: *label, taint: *taint, cordon: *cordon }),
+            _ => None,
+        });
+        let node = self.cache.facts(run.command.target.node.name.as_str());
+        let (Some(want), Some(node)) = (want, node) else { return Undo::default() };
+        let earlier = self.standing_undo(run.command.target.node.uid.as_str(), &run.id().to_string());
+        plan_mark(&node, want, self.stamp(run), &earlier).undo().clone()
+    }
+
+    /// The node as read or as watched; still the same machine, and not passed by a newer plan. Nothing: it is being read.
+    fn current(&mut self, run: &mut Run) -> Result<Option<NodeFacts>, Halt> {
+        let target = &run.command.target.node;
+        let watched = (run.attempts == 0).then(|| self.cache.facts(target.name.as_str())).flatten();
+        let known = run.facts.take().or(watched.filter(|facts| facts.uid == target.uid.as_str()));
+        let Some(facts) = known else {
+            self.pass(run)?;
+            run.phase = Phase::Reading;
+            let name = target.name.to_string();
+            self.ask(run, Call::GetNode(name));
+            return Ok(None);
+        };
+        if facts.uid != target.uid.as_str() {
+            return Err(gone(run));
+        }
+        match facts.plan_revision() {
+            Some(seen) if seen > run.command.plan_rev && !self.me.mutations.has(Mutation::AnyPlanRevision) => {
+                let reason = format!("plan revision {}, node {} carries {seen}", run.command.plan_rev, facts.name);
+                Err(Halt::End(CommandState::Cancelled, Some(Refusal::Superseded), reason))
+            }
+            Some(_) | None => Ok(Some(facts)),
+        }
+    }
+
+    pub(super) fn node_read(&mut self, run: &mut Run, result: Result<Answer, Fault>) -> Result<(), Halt> {
+        match result {
+            Ok(Answer::Node(node)) => run.facts = Some(node.facts.clone()),
+            Err(Fault::NotFound) => return Err(gone(run)),
+            Ok(_) | Err(_) => {}
+        }
+        run.phase = Phase::Step;
+        Ok(())
+    }
+
+    pub(super) fn mark(&mut self, run: &mut Run, want: Want) -> Result<(), Halt> {
+        if run.attempts >= ATTEMPTS_MAX {
+            return Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")));
+        }
+        let Some(facts) = self.current(run)? else { return Ok(()) };
+        let earlier = self.earlier_undo(run);
+        match plan_mark(&facts, want, self.stamp(run), &earlier) {
+            Marking::Done { undo } => {
+                if self.me.mutations.has(Mutation::UndoAfterPatch) {
+                    run.status.undo = undo.fields.iter().map(UndoEntry::from).collect();
+                }
+                run.marked = Some(want);
+                self.step_done(run, "was marked already");
+                Ok(())
+            }
+            Marking::Write { undo, patch } => {
+                run.marked = None;
+                let late = self.me.mutations.has(Mutation::UndoAfterPatch) || self.me.mutations.has(Mutation::ActBeforeIntent);
+                if late {
+                    run.late_undo = Some(undo);
+                    return self.send_patch(run, patch);
+                }
+                if run.action.as_deref().map(healaction::undo_of) == Some(undo.clone()) {
+                    return self.send_patch(run, patch);
+                }
+                run.status.undo = undo.fields.iter().map(UndoEntry::from).collect();
+                run.status.state = CommandState::Started.to_string();
+                self.save(run, After::Patch(patch), 0);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn release(&mut self, run: &mut Run, undo: &Undo) -> Result<(), Halt> {
+        if run.attempts >= ATTEMPTS_MAX {
+            return Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")));
+        }
+        let undo = if undo.fields.is_empty() { self.earlier_undo(run) } else { undo.clone() };
+        let Some(facts) = self.current(run)? else { return Ok(()) };
+        if facts.plan_revision() == Some(run.command.plan_rev) && !facts.marked() {
+            self.step_done(run, "was released already");
+            return Ok(());
+        }
+        let release = plan_release(&facts, &undo, self.stamp(run)).map_err(|error| Halt::failed(error.to_string()))?;
+        self.send_patch(run, release.patch)
+    }
+
+    pub(super) fn send_patch(&mut self, run: &mut Run, mut patch: Value) -> Result<(), Halt> {
+        // What was planned is kept while margin is waited for.
+        if let Err(halt) = self.pass(run) {
+            run.phase = Phase::Step;
+            return Err(halt);
+        }
+        if self.me.mutations.has(Mutation::AnyVersion)
+            && let Some(ops) = patch.as_array_mut()
+        {
+            ops.retain(|op| op["path"] != "/metadata/resourceVersion" && op["op"] != "remove");
+        }
+        run.phase = Phase::Patching;
+        let name = run.command.target.node.name.to_string();
+        self.ask(run, Call::PatchNode(name, patch));
+        Ok(())
+    }
+
+    pub(super) fn patched(&mut self, run: &mut Run, result: Result<Answer, Fault>) -> Result<(), Halt> {
+        run.phase = Phase::Step;
+        match result {
+            Ok(Answer::Node(_)) => {
+                if let (Some(undo), true) = (&run.late_undo, self.me.mutations.has(Mutation::UndoAfterPatch)) {
+                    run.status.undo = undo.fields.iter().map(UndoEntry::from).collect();
+                }
+                let step = run.command.steps.get(run.cursor()).cloned();
+                if let Some(Step::Mark { label, taint, cordon }) = step {
+                    run.marked = Some(Want { label, taint, cordon });
+                    self.step_done(run, "marked");
+                } else {
+                    self.step_done(run, "released");
+                }
+                Ok(())
+            }
+            Err(Fault::NotFound) => Err(gone(run)),
+            // A conflict, or no answer: it is planned anew from a fresh read.
+            Err(Fault::Conflict | Fault::Unanswered) => {
+                run.attempts += 1;
+                Ok(())
+            }
+            Ok(_) | Err(Fault::Invalid) => Err(Halt::failed("the node's patch is no good")),
+        }
+    }
+
+    /// Evicts what is to go, one after the other, and waits until none is left.
+    pub(super) fn drain_on(&mut self, run: &mut Run) -> Result<(), Halt> {
+        let Some(Step::Drain(drain)) = run.command.steps.get(run.cursor()).cloned() else { return Ok(()) };
+        let pods = self.pods_to_go(run.command.target.node.name.as_str(), &drain);
+        if pods.is_empty() {
+            self.step_done(run, "drained");
+            return Ok(());
+        }
+        self.pass(run)?;
+        let next = pods.into_iter().find(|pod| !self.cache.pods.get(pod).is_some_and(|pod| pod.deleting));
+        if let Some(uid) = next {
+            run.phase = Phase::Evicting;
+            self.ask(run, Call::Evict(uid));
+        }
+        Ok(())
+    }
+
+    fn pods_to_go(&self, node: &str, drain: &Drain) -> Vec<String> {
+        let pods = self.cache.pods.values().filter(|pod| pod.node == node);
+        let facts = pods.map(|pod| PodFacts {
+            namespace: "train".to_owned(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            node: pod.node.clone(),
+            phase: "Running".to_owned(),
+            deleting: pod.deleting,
+            resources: ["nvidia.com/gpu".to_owned()].into(),
+            ready: true,
+            ..PodFacts::default()
+        });
+        let allowed = |namespace: &str| self.config.namespace_allowed(namespace);
+        let rules = Rules {
+            drain,
+            gpu: None,
+            namespace_allowed: &allowed,
+            stateful_allowed: &Default::default(),
+            bound_claims: &Default::default(),
+            ready_by_owner: &Default::default(),
+        };
+        drain::plan(facts.collect(), &rules).planned().map(|planned| planned.pod.uid.clone()).collect()
+    }
+}
+
+fn gone(run: &Run) -> Halt {
+    let node = &run.command.target.node;
+    Halt::End(CommandState::Failed, Some(Refusal::NodeGone), format!("node {} of UID {} is gone", node.name, node.uid))
+}

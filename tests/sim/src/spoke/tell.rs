@@ -1,0 +1,128 @@
+//! What the leader tells of its cluster: a snapshot at each new session, reign or request, then what changed, and a word
+//! that nothing did while its watches are fresh.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use gpuheal_proto::{
+    kubernetes::{ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY},
+    limits,
+    link::v1::{self, attach_request::Message as Up, cluster_state::Body},
+    time::Timestamp,
+};
+use gpuheal_spoke_core::{mark::node::is_ours, verify::marker};
+
+use super::{Out, Spoke};
+use crate::api::NodeObject;
+
+/// A quiet cluster says so this often.
+const QUIET: Duration = Duration::from_secs(30);
+/// A watch that was not heard for longer is not fresh.
+const FRESH: Duration = Duration::from_secs(90);
+
+/// What was told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    audience: Option<(u64, u64, u64)>,
+    nodes: BTreeMap<String, v1::NodeState>,
+    pub(super) config: String,
+    config_told: String,
+    seq: u64,
+    said: Duration,
+    pub(super) looked_at: Duration,
+}
+
+impl Spoke {
+    pub(super) fn state_tick(&mut self) {
+        let audience = self.reign().zip(self.session.as_ref().map(|session| session.generation));
+        let Some((reign, generation)) = audience.filter(|_| self.cache.listed) else {
+            self.told.audience = None;
+            return;
+        };
+        let Some(as_of) = self.as_of() else { return };
+        let audience = Some((reign, generation, self.resyncs));
+        let nodes: BTreeMap<String, v1::NodeState> =
+            self.cache.nodes.iter().map(|(name, node)| (name.clone(), self.node_state(node))).collect();
+        let config = (self.told.config != self.told.config_told || self.told.audience != audience)
+            .then(|| v1::ClusterConfig { yaml: self.told.config.clone(), ..v1::ClusterConfig::default() });
+        let body = if self.told.audience == audience {
+            let told = &self.told.nodes;
+            let changed: Vec<_> = nodes.values().filter(|node| told.get(&node.name) != Some(node)).cloned().collect();
+            let still = |node: &&v1::NodeState| nodes.values().any(|now| now.uid == node.uid);
+            let gone_uids: Vec<_> = told.values().filter(|node| !still(node)).map(|node| node.uid.clone()).collect();
+            let nothing = changed.is_empty() && gone_uids.is_empty() && config.is_none();
+            let fresh = self.now.boot.saturating_sub(self.cache.heard) <= FRESH;
+            if nothing && !(self.now.boot.saturating_sub(self.told.said) >= QUIET && fresh) {
+                return;
+            }
+            Body::Delta(v1::StateDelta { changed, gone_uids, config, ..v1::StateDelta::default() })
+        } else {
+            let nodes = nodes.values().cloned().collect();
+            Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes, config, ..v1::SnapshotPart::default() })
+        };
+        self.told.audience = audience;
+        self.told.nodes = nodes;
+        self.told.config_told.clone_from(&self.told.config);
+        self.told.seq += 1;
+        self.told.said = self.now.boot;
+        let state =
+            v1::ClusterState { lease_transitions: reign, seq: self.told.seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
+        self.out.push(Out::Up(Up::ClusterState(state)));
+    }
+
+    /// Never newer than what was seen: hub time, less the age of the watch and the clock's uncertainty.
+    fn as_of(&self) -> Option<Timestamp> {
+        let now = self.clock?.at(self.now.boot);
+        let age = self.now.boot.saturating_sub(self.cache.heard);
+        Some(now.at.before(age + now.uncertainty))
+    }
+
+    fn node_state(&self, node: &NodeObject) -> v1::NodeState {
+        let facts = &node.facts;
+        let uid = gpuheal_proto::ids::NodeUid::parse(&facts.uid).ok();
+        let gpus = uid.map(|uid| self.held.gpus(&uid)).unwrap_or_default();
+        let labelled = facts.label(LABEL_STATUS) == Some(STATUS_FAULTY);
+        let tainted = facts.taints.iter().any(is_ours);
+        let cordoned = facts.unschedulable.unwrap_or(false);
+        let ours = self.cordon_is_ours(&facts.uid);
+        v1::NodeState {
+            name: facts.name.clone(),
+            uid: facts.uid.clone(),
+            boot_id: facts.boot_id.clone(),
+            created_unix_ms: node.created_at.unix_ms(),
+            labels: [("pool".to_owned(), facts.label("pool").unwrap_or_default().to_owned())].into(),
+            gpus: gpus.iter().map(Into::into).collect(),
+            capacity_gpus: node.gpus,
+            allocatable_gpus: node.gpus,
+            ready: v1::Readiness::Ready.into(),
+            unschedulable: cordoned,
+            unschedulable_by: if cordoned { node.unschedulable_by.clone() } else { String::new() },
+            mark: (labelled || tainted).then(|| v1::Mark {
+                labelled,
+                tainted,
+                cordoned_by_us: cordoned && ours.unwrap_or(node.unschedulable_by == "gpu-selfhealing"),
+                incident_id: facts.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
+                last_process_unix_ms: 0,
+            }),
+            plan_revision: facts.plan_revision().unwrap_or(0),
+            opted_out: facts.label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
+            foreign_markers: marker::foreign(facts).into_iter().collect(),
+            ..v1::NodeState::default()
+        }
+    }
+
+    /// What gathered about known faults, while this replica leads and a hub listens.
+    pub(super) fn tell_evidence(&mut self) {
+        if self.reign().is_none() || self.session.is_none() {
+            return;
+        }
+        while !self.evidence.is_empty() {
+            let mut items = Vec::new();
+            while items.len() < limits::EVIDENCE_MAX
+                && let Some((_, item)) = self.evidence.pop_first()
+            {
+                items.push(item);
+            }
+            self.out.push(Out::Up(Up::Evidence(v1::EvidenceBatch { items })));
+        }
+    }
+}

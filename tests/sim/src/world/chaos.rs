@@ -1,0 +1,324 @@
+//! What goes wrong, and when: drawn from the seed for twenty minutes, then nothing more. Then everything is mended, and
+//! what remains is the system's own affair.
+
+use gpuheal_proto::time::Timestamp;
+
+use super::{Event, Place, World};
+use crate::{
+    body::{GPUS, ILLS, Ill},
+    store::Store as _,
+};
+
+/// One misfortune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// A GPU breaks.
+    Illness,
+    /// A node is repaired, or cools.
+    Repair,
+    /// A node reboots.
+    Reboot,
+    /// An exporter falls silent.
+    Silence,
+    /// A replica dies.
+    SpokeDies,
+    /// A replica is told to end.
+    SpokeEnds,
+    /// A replica loses its disk with its process.
+    DiskLost,
+    /// A hub dies.
+    HubDies,
+    /// Database away.
+    DbAway,
+    /// Database restored from an older backup.
+    DbRestored,
+    /// A replica does not reach the hubs.
+    Cut,
+    /// A replica does not reach the API server.
+    ApiCut,
+    /// A replica stands still.
+    Pause,
+    /// A wall clock jumps.
+    WallJumps,
+    /// A person cordons or uncordons.
+    Cordon,
+    /// Somebody taints or labels a node for their own reasons.
+    Foreign,
+    /// A person takes our mark off.
+    Unmark,
+    /// A node opts out or in.
+    OptOut,
+    /// A node is replaced under its name.
+    Replace,
+    /// The fleet is stopped, or goes on.
+    FleetStop,
+    /// The cluster's owner stops it, or lets it go on.
+    ClusterStop,
+    /// A pod starts somewhere.
+    PodStarts,
+}
+
+/// How often each happens, relative to the others.
+const WEIGHTS: [(Trouble, u64); 22] = [
+    (Trouble::Illness, 24),
+    (Trouble::Repair, 12),
+    (Trouble::Reboot, 4),
+    (Trouble::Silence, 4),
+    (Trouble::SpokeDies, 14),
+    (Trouble::SpokeEnds, 4),
+    (Trouble::DiskLost, 1),
+    (Trouble::HubDies, 8),
+    (Trouble::DbAway, 3),
+    (Trouble::DbRestored, 1),
+    (Trouble::Cut, 10),
+    (Trouble::ApiCut, 6),
+    (Trouble::Pause, 6),
+    (Trouble::WallJumps, 3),
+    (Trouble::Cordon, 6),
+    (Trouble::Foreign, 3),
+    (Trouble::Unmark, 3),
+    (Trouble::OptOut, 3),
+    (Trouble::Replace, 2),
+    (Trouble::FleetStop, 2),
+    (Trouble::ClusterStop, 2),
+    (Trouble::PodStarts, 4),
+];
+
+impl World {
+    pub(super) fn plan_trouble(&mut self, from: Timestamp, until: Timestamp) {
+        let total: u64 = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        // Some runs are calm, some are wild.
+        let pause_ms = *self.chance.pick(&[8_000, 15_000, 30_000, 60_000]);
+        let mut at = from;
+        while at < until {
+            let mut drawn = self.chance.below(total);
+            let trouble = WEIGHTS.iter().find(|(_, weight)| {
+                let hit = drawn < *weight;
+                drawn = drawn.saturating_sub(*weight);
+                hit
+            });
+            if let Some((trouble, _)) = trouble {
+                self.at(at, Event::Trouble(*trouble));
+            }
+            at = at.after(self.chance.ms(100, 2 * pause_ms));
+        }
+    }
+
+    fn any_place(&mut self) -> Place {
+        let cluster = usize::try_from(self.chance.below(self.clusters.len() as u64)).unwrap_or(0);
+        let slot = usize::try_from(self.chance.below(self.clusters[cluster].slots.len() as u64)).unwrap_or(0);
+        (cluster, slot)
+    }
+
+    fn any_node(&mut self) -> (usize, String) {
+        let cluster = self.any_place().0;
+        let names: Vec<String> = self.clusters[cluster].bodies.keys().cloned().collect();
+        (cluster, self.chance.pick(&names).clone())
+    }
+
+    pub(super) fn trouble(&mut self, trouble: Trouble) {
+        if self.peace {
+            return;
+        }
+        match trouble {
+            Trouble::Illness | Trouble::Repair | Trouble::Reboot | Trouble::Silence | Trouble::Replace => self.machine(trouble),
+            Trouble::Cordon | Trouble::Foreign | Trouble::Unmark | Trouble::OptOut | Trouble::PodStarts => self.hand(trouble),
+            Trouble::SpokeDies
+            | Trouble::SpokeEnds
+            | Trouble::DiskLost
+            | Trouble::Cut
+            | Trouble::ApiCut
+            | Trouble::Pause
+            | Trouble::WallJumps => self.replica(trouble),
+            Trouble::HubDies | Trouble::DbAway | Trouble::DbRestored | Trouble::FleetStop | Trouble::ClusterStop => {
+                self.center(trouble);
+            }
+        }
+    }
+
+    fn machine(&mut self, trouble: Trouble) {
+        let now = self.now;
+        let (cluster, node) = self.any_node();
+        self.say(|| format!("{trouble:?} of c{cluster}/{node}"));
+        let gpu = u8::try_from(self.chance.below(u64::from(GPUS))).unwrap_or(0);
+        let ill = *self.chance.pick(&ILLS);
+        let silence = self.chance.ms(30_000, 600_000);
+        let Some(body) = self.clusters[cluster].bodies.get_mut(&node) else { return };
+        match trouble {
+            Trouble::Illness => {
+                body.falls_ill(gpu, ill, now);
+                self.say(|| format!("{ill:?} of GPU {gpu} of c{cluster}/{node}"));
+                if ill == Ill::Xid {
+                    self.alert(cluster, &node, gpu);
+                }
+            }
+            Trouble::Repair if body.ills.iter().any(|(_, ill, _)| *ill != Ill::Hot) => self.reboot(cluster, &node, true),
+            Trouble::Repair => body.cools(now),
+            Trouble::Reboot => self.reboot(cluster, &node, false),
+            Trouble::Silence => body.silent_until = now.after(silence),
+            Trouble::Replace => {
+                let mut chance = self.chance.fork();
+                let place = &mut self.clusters[cluster];
+                place.api.node_gone(&node);
+                place.joins(&node, &mut chance);
+                self.spread(cluster);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn reboot(&mut self, cluster: usize, node: &str, repaired: bool) {
+        let now = self.now;
+        let place = &mut self.clusters[cluster];
+        let Some(body) = place.bodies.get_mut(node) else { return };
+        body.boots(repaired, now);
+        let boot_id = body.boot_id();
+        place.api.by_hand(node, "kubelet", |json| json["status"]["nodeInfo"]["bootID"] = serde_json::json!(boot_id));
+        self.spread(cluster);
+    }
+
+    fn hand(&mut self, trouble: Trouble) {
+        let (cluster, node) = self.any_node();
+        let on = self.chance.once_in(2);
+        self.say(|| format!("{trouble:?} of c{cluster}/{node}: {on}"));
+        match trouble {
+            Trouble::Cordon => self.cordons(cluster, &node, on),
+            Trouble::Foreign if on => self.taints(cluster, &node, "example.com/owner"),
+            Trouble::Foreign => self.labels(cluster, &node, "example.com/owner"),
+            Trouble::Unmark => {
+                // A person sees a mark and acts on it.
+                let marked = self.clusters[cluster].api.nodes.values().find(|node| node.facts.marked());
+                if let Some(name) = marked.map(|node| node.facts.name.clone()) {
+                    self.unmarks(cluster, &name, on);
+                }
+            }
+            Trouble::OptOut => self.opts_out(cluster, &node, on),
+            _ => {
+                self.clusters[cluster].pod_on(&node);
+                self.spread(cluster);
+            }
+        }
+    }
+
+    fn replica(&mut self, trouble: Trouble) {
+        let place = self.any_place();
+        let now = self.now;
+        self.say(|| format!("{trouble:?} of {}", Self::name(place)));
+        match trouble {
+            Trouble::SpokeDies | Trouble::SpokeEnds | Trouble::DiskLost => {
+                self.spoke_dies(place, trouble == Trouble::SpokeEnds);
+                if trouble == Trouble::DiskLost {
+                    self.slot(place).disk.lose();
+                }
+                let (least, most) = *self.chance.pick(&[(500, 3000), (10_000, 60_000)]);
+                self.soon(least, most, Event::SpokeStart(place));
+            }
+            Trouble::Cut => {
+                let span = self.chance.ms(5_000, 400_000);
+                self.slot(place).cut_until = now.after(span);
+                self.at(now.after(span), Event::Mended(place));
+            }
+            Trouble::ApiCut => {
+                let span = self.chance.ms(2_000, 60_000);
+                self.slot(place).api_cut_until = now.after(span);
+                let life = self.slot(place).life;
+                self.at(now.after(span), Event::Listed(place, life));
+            }
+            Trouble::Pause => {
+                let span = self.chance.ms(1_000, 60_000);
+                self.slot(place).paused_until = now.after(span);
+            }
+            _ => {
+                let off = i64::try_from(self.chance.below(7_200_000)).unwrap_or(0) - 3_600_000;
+                self.slot(place).wall_off_ms = off;
+            }
+        }
+    }
+
+    fn center(&mut self, trouble: Trouble) {
+        self.say(|| format!("{trouble:?}"));
+        let now = self.now;
+        match trouble {
+            Trouble::HubDies => {
+                let hub = usize::try_from(self.chance.below(self.hubs.len() as u64)).unwrap_or(0);
+                self.hub_dies(hub);
+                self.soon(500, 30_000, Event::HubStart(hub));
+            }
+            Trouble::DbAway => self.db_away_until = now.after(self.chance.ms(1_000, 30_000)),
+            Trouble::DbRestored => self.restore(),
+            Trouble::FleetStop => {
+                self.db.at(now);
+                let stop = self.chance.once_in(2).then_some("a person stops the fleet");
+                // The memory takes any stop.
+                let _ = self.db.stop(stop);
+            }
+            _ => {
+                let cluster = self.any_place().0;
+                let yaml = if self.chance.once_in(2) { "ceiling: {stop: true}\n" } else { "" };
+                self.clusters[cluster].api.configure(yaml);
+                self.spread(cluster);
+            }
+        }
+    }
+
+    /// The database comes back as it was; whoever restores it may or may not raise its term.
+    fn restore(&mut self) {
+        let Some(backup) = self.backups.pop() else { return };
+        let (made, procedure) = (backup.now, self.chance.once_in(2));
+        self.db = backup;
+        self.db.at(self.now);
+        if procedure {
+            self.db.raise_term();
+        }
+        self.oracle.restored(made);
+        self.say(|| format!("the database is as it was at {made}, its term {}", if procedure { "raised" } else { "not raised" }));
+    }
+
+    /// Faults stop: everybody runs, every way is free, every machine is mended but for what this seed leaves broken.
+    pub(super) fn make_peace(&mut self) {
+        self.peace = true;
+        let now = self.now;
+        self.say(|| "peace".to_owned());
+        self.db_away_until = now;
+        self.db.at(now);
+        let _ = self.db.stop(None);
+        for hub in 0..self.hubs.len() {
+            self.soon(0, 1000, Event::HubStart(hub));
+        }
+        let mend = !self.chance.once_in(3);
+        for cluster in 0..self.clusters.len() {
+            if self.clusters[cluster].api.config.contains("stop") {
+                self.clusters[cluster].api.configure("");
+            }
+            let names: Vec<String> = self.clusters[cluster].bodies.keys().cloned().collect();
+            for name in names {
+                if let Some(body) = self.clusters[cluster].bodies.get_mut(&name) {
+                    body.silent_until = now;
+                    let ill = !body.ills.is_empty();
+                    body.cools(now);
+                    if mend && ill {
+                        self.reboot(cluster, &name, true);
+                    }
+                }
+                self.opts_out(cluster, &name, false);
+            }
+            for slot in 0..self.clusters[cluster].slots.len() {
+                let place = (cluster, slot);
+                let slot = self.slot(place);
+                (slot.cut_until, slot.api_cut_until, slot.paused_until) = (now, now, now);
+                let life = slot.life;
+                self.flow(place);
+                self.soon(0, 100, Event::Listed(place, life));
+                self.soon(0, 1000, Event::SpokeStart(place));
+            }
+            self.spread(cluster);
+        }
+    }
+
+    pub(super) fn mended(&mut self, place: Place) {
+        let now = self.now;
+        if self.slot(place).cut_until <= now {
+            self.flow(place);
+        }
+    }
+}
