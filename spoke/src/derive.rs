@@ -2,6 +2,7 @@
 //! what they find before anybody hears of it. Both replicas take alerts; pages and node objects count for the leader
 //! alone, and teach a standby the inventory. When the journal refuses, what was taken in is forgotten and found again.
 
+mod again;
 mod complain;
 mod evidence;
 mod nodes;
@@ -39,6 +40,7 @@ use crate::{
     watch::{Nodes, Touched},
 };
 
+use again::Again;
 use complain::Complaints;
 use evidence::Pending;
 use nodes::Lookup;
@@ -318,6 +320,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
     let mut all = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut standing = wanted.borrow().standing;
+    let mut again = Again::new(&derive.deps.journal);
     loop {
         let names: BTreeSet<String> = tokio::select! {
             () = cancel.cancelled() => return,
@@ -336,10 +339,15 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
             _ = ticks.tick() => {
                 let settings = derive.deps.settings.detect();
                 let _ = derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, clock::wall())).await;
+                again.go_on(&derive).await;
                 continue;
             }
             _ = tell.tick() => {
                 derive.tell();
+                continue;
+            }
+            () = again.due() => {
+                again.go_on(&derive).await;
                 continue;
             }
             Ok(()) = wanted.changed() => {

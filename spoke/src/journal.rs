@@ -1,11 +1,15 @@
 //! What this spoke found and the hub has not confirmed, on disk: numbered without a hole, synced before a webhook is
 //! answered, kept until ten minutes after the hub's ack. Also what was held when it was found, so that a restart has a
 //! predecessor. Blocking file IO stays on a thread of its own; everybody else holds this handle.
-//! A journal that was not closed cleanly goes on under a new stream id: no number ever means two things.
+//! A journal that was not closed cleanly goes on under a new stream id: no number ever means two things. One that is full
+//! gives up what is worth least and says so in a gap; every number is a fault or in a gap that is told.
 
+mod check;
 mod disk;
 mod record;
+mod rewrite;
 mod segment;
+mod severity;
 mod tail;
 mod worker;
 
@@ -22,6 +26,7 @@ use gpuheal_proto::{fault::Fault, ids::StreamId, limits, link::v1};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use check::check_segment;
 pub use disk::Chunk;
 use disk::Disk;
 use tail::Tail;
@@ -51,7 +56,7 @@ impl Default for Limits {
 /// Why the journal did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The hub has been away too long.
+    /// The hub has been away too long, and nothing that is left may be given up for this.
     #[error("journal is full: {bytes} of {bytes_max} bytes")]
     Full {
         /// What it holds.
@@ -130,6 +135,7 @@ pub struct Journal {
     jobs: mpsc::Sender<Job>,
     head: watch::Receiver<Head>,
     depth: watch::Receiver<Depth>,
+    lost: watch::Receiver<u64>,
     tail: Arc<Mutex<Tail>>,
 }
 
@@ -145,18 +151,20 @@ impl Journal {
         let tail = Arc::new(Mutex::new(Tail::new(stream.clone(), next_seq)));
         let (head_tx, head) = watch::channel(Head { stream, next_seq });
         let (depth_tx, depth) = watch::channel(Depth::default());
+        let (lost_tx, lost) = watch::channel(u64::from(disk.lost_untold()));
         let (jobs, queue) = mpsc::channel(JOBS_MAX);
-        let worker = worker::Worker::new(disk, queue, head_tx, depth_tx, Arc::clone(&tail));
+        let worker =
+            worker::Worker::new(disk, queue, worker::Told { head: head_tx, depth: depth_tx, lost: lost_tx }, Arc::clone(&tail));
         std::thread::Builder::new()
             .name("journal".into())
             .spawn(move || worker.run())
             .map_err(|error| Error::Io { what: "start its thread", kind: error.kind() })?;
-        Ok((Self { jobs, head, depth, tail }, held))
+        Ok((Self { jobs, head, depth, lost, tail }, held))
     }
 
     /// Writes faults, and what was held when they were found, in one record each 256 faults; returns once it is on the
     /// disk. An empty held value removes its key. Gives the number of the first fault. With neither it is a barrier: what
-    /// was given before is on the disk afterwards.
+    /// was given before is on the disk afterwards. What is held, alone, is let go when there is no room for it.
     ///
     /// # Errors
     /// When the journal is full, broken or closed. Nothing of a failed append is sent to the hub.
@@ -178,7 +186,7 @@ impl Journal {
 
     /// Writes what is held, alone. Nobody waits for its sync: without it a restart has no predecessor, which is safe.
     pub async fn hold(&self, held: Vec<(String, Bytes)>) {
-        // A journal that is closed or full holds what it held.
+        // A journal that is closed holds what it held.
         let _ = self.jobs.send(Job::Hold { held }).await;
     }
 
@@ -215,6 +223,13 @@ impl Journal {
     #[must_use]
     pub fn head(&self) -> watch::Receiver<Head> {
         self.head.clone()
+    }
+
+    /// Rises when the hub has been told that faults are lost: what still stands is then to be journaled anew. Above 0 from
+    /// the start when some were lost that no gap can tell of.
+    #[must_use]
+    pub fn lost(&self) -> watch::Receiver<u64> {
+        self.lost.clone()
     }
 
     /// How full it is.

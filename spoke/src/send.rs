@@ -86,11 +86,15 @@ impl Outbox {
             Chunk::End => None,
             // An ack has moved the cursor while the disk was read: what was read is old.
             Chunk::Faults { first_seq, .. } if first_seq != cursor.next_seq => None,
-            Chunk::Gap { from_seq, to_seq } => {
+            Chunk::Gap { from_seq, to_seq, counts_by_class } => {
                 cursor.next_seq = cursor.next_seq.max(to_seq + 1);
                 cursor.gaps.push((from_seq, to_seq));
-                let reason = "lost by the journal: damaged, or trimmed before".to_owned();
-                Some(Message::Gap(v1::Gap { stream_id, from_seq, to_seq, reason, counts_by_class: BTreeMap::new() }))
+                let reason = if counts_by_class.is_empty() {
+                    "lost by the journal: damaged, or trimmed before"
+                } else {
+                    "given up by the journal: it was full"
+                };
+                Some(Message::Gap(v1::Gap { stream_id, from_seq, to_seq, reason: reason.to_owned(), counts_by_class }))
             }
             Chunk::Faults { first_seq, mut faults } => {
                 faults.truncate(usize::try_from(room).unwrap_or(usize::MAX));
@@ -171,8 +175,12 @@ mod tests {
     #[test]
     fn what_is_lost_is_told_as_a_gap_and_passed() {
         let mut outbox = Outbox::resume(&[(stream("a"), 9)], &[], 4);
-        let sent = outbox.taken(&stream("a"), Chunk::Gap { from_seq: 1, to_seq: 5 }, 4);
-        assert!(matches!(&sent, Some(Message::Gap(gap)) if (gap.from_seq, gap.to_seq) == (1, 5)), "{sent:?}");
+        let counts_by_class = BTreeMap::from([("xid".to_owned(), 3)]);
+        let lost = Chunk::Gap { from_seq: 1, to_seq: 5, counts_by_class: counts_by_class.clone() };
+        let sent = outbox.taken(&stream("a"), lost, 4);
+        let Some(Message::Gap(gap)) = &sent else { panic!("{sent:?}") };
+        assert_eq!((gap.from_seq, gap.to_seq, &gap.counts_by_class), (1, 5, &counts_by_class));
+        assert!(gap.reason.contains("full"), "{}", gap.reason);
         assert_eq!(outbox.wanted()[0].1, 6);
     }
 

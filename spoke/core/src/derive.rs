@@ -20,7 +20,7 @@ mod workload;
 use std::{collections::BTreeMap, net::IpAddr};
 
 use gpuheal_proto::{
-    fault::{Fault, GpuRef, NodeRef},
+    fault::{Fault, GpuRef, NodeRef, Witness},
     ids::{ClusterId, FaultKey, NodeUid},
     time::Timestamp,
 };
@@ -200,6 +200,21 @@ impl Held {
             out.absorb(aged);
         }
         out
+    }
+
+    /// Everything that is known of a node and has not cleared, as standing, age unknown: after faults were lost on their
+    /// way, of which later parts remember that they were told. `tells` says for which witnesses this replica speaks.
+    pub fn again(&mut self, uid: &NodeUid, tells: impl Fn(Witness) -> bool) -> Outcome {
+        let faults = self.nodes.get_mut(uid).map(|part| part.again(tells)).unwrap_or_default();
+        let touched = faults.iter().map(|fault| fault.node.uid.clone()).collect();
+        Outcome { faults, touched, ..Outcome::default() }
+    }
+
+    /// Nodes of which any fault is known.
+    #[must_use]
+    pub fn nodes_with_faults(&self) -> Vec<NodeUid> {
+        let ill = |part: &&NodePart| part.known.evidence().next().is_some();
+        self.nodes.values().filter(ill).map(|part| part.node.uid.clone()).collect()
     }
 
     /// How a fault stands by its own source.

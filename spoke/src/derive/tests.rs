@@ -119,6 +119,54 @@ async fn what_is_held_outlives_a_restart_so_that_a_change_is_an_edge() {
 }
 
 #[tokio::test]
+async fn a_fault_that_the_journal_lost_is_told_again_as_standing_once_the_hub_knows_of_the_gap() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    for (xid, at_s) in [(0, 0), (79, 60), (79, 240), (79, 600)] {
+        scraped(&cluster, xid, at_s).await;
+    }
+    let lost = cluster.journal.head().borrow().clone();
+    assert_eq!(lost.next_seq, 2);
+    cluster.journal.close().await.unwrap();
+    let TestCluster { dir, .. } = cluster;
+    // The record of the fault is hurt: its code, as it is encoded. Later ones remember that it was told.
+    let paths: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let path = paths.iter().find(|path| path.extension().is_some_and(|extension| extension == "seg")).unwrap();
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = bytes.windows(4).position(|four| four == [0x2a, 2, b'7', b'9']).unwrap();
+    bytes[at + 2] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+    let mut cluster = loop {
+        // The thread before lets go of the directory soon after the close.
+        if std::fs::File::open(dir.path().join("lock")).unwrap().try_lock().is_ok() {
+            break TestCluster::with_journal(dir, crate::journal::Limits::default()).await;
+        }
+        tokio::task::yield_now().await;
+    };
+    cluster.node("n1", &json!({}));
+    let chunk = cluster.journal.read(&lost.stream, 1).await.unwrap();
+    assert!(matches!(chunk, crate::journal::Chunk::Gap { from_seq: 1, to_seq: 1, .. }), "{chunk:?}");
+    let (_wanted, wanting) = watch::channel(Wanted::default());
+    let cancel = CancellationToken::new();
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    let told = async |cluster: &TestCluster| cluster.journaled().await.into_iter().find(|fault| fault.code == "79");
+    assert_eq!(told(&cluster).await, None, "it is remembered as told");
+    cluster.journal.acked(lost.stream.clone(), 1).await;
+    let fault = tokio::time::timeout(Duration::from_secs(120), async {
+        loop {
+            if let Some(fault) = told(&cluster).await {
+                return fault;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let fault = fault.await.unwrap();
+    assert_eq!((fault.onset(), fault.witness()), (v1::Onset::Standing, v1::Witness::ExporterGauge));
+    assert_eq!(fault.gpu.as_ref().unwrap().slot, "0000:53:00");
+    cancel.cancel();
+}
+
+#[tokio::test]
 async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));

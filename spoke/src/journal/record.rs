@@ -1,7 +1,10 @@
 //! One record of the journal as bytes: magic, length, CRC-32, protobuf. Reads whatever a crash or a bad disk left:
 //! a record is there whole or it is not there. No IO.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use gpuheal_proto::link::v1::FaultClass;
 use prost::Message as _;
 
 /// `GPHJ`: where a reader that lost its place looks for the next record.
@@ -30,6 +33,19 @@ pub(super) struct Record {
     /// Of a segment's head: whose stream it is.
     #[prost(string, tag = "5")]
     pub(super) stream_id: String,
+    /// Of a gap: what is no longer here, numbered from `first_seq` on.
+    #[prost(message, repeated, tag = "6")]
+    pub(super) lost: Vec<Lost>,
+}
+
+/// Consecutive numbers whose faults were of one class and are no longer here.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(super) struct Lost {
+    /// Unspecified: nobody knows.
+    #[prost(enumeration = "FaultClass", tag = "1")]
+    pub(super) class: i32,
+    #[prost(uint64, tag = "2")]
+    pub(super) count: u64,
 }
 
 /// One held value; empty bytes mean that it is held no more.
@@ -53,6 +69,8 @@ impl Kind {
     pub(super) const HELD: u32 = 3;
     /// The journal was closed cleanly here.
     pub(super) const CLOSE: u32 = 4;
+    /// Faults that were given up, or found lost.
+    pub(super) const GAP: u32 = 5;
 }
 
 impl Record {
@@ -69,9 +87,25 @@ impl Record {
         out
     }
 
-    /// The number after this record's last fault.
+    /// The number after this record's last.
     pub(super) fn next_seq(&self) -> u64 {
-        self.first_seq + self.faults.len() as u64
+        self.checked_next_seq().expect("parse lets no other pass")
+    }
+
+    fn checked_next_seq(&self) -> Option<u64> {
+        let faults = self.first_seq.checked_add(self.faults.len() as u64);
+        self.lost.iter().try_fold(faults?, |seq, lost| seq.checked_add(lost.count))
+    }
+
+    /// Of a gap: what is lost from the number `seq` on.
+    pub(super) fn lost_from(&self, seq: u64) -> impl Iterator<Item = Lost> {
+        let mut skip = seq.saturating_sub(self.first_seq);
+        self.lost.iter().filter_map(move |lost| {
+            let skipped = skip.min(lost.count);
+            skip -= skipped;
+            let count = lost.count - skipped;
+            (count > 0).then_some(Lost { count, ..*lost })
+        })
     }
 }
 
@@ -94,7 +128,57 @@ pub(super) fn parse(bytes: &[u8]) -> Option<(Record, usize)> {
     if checksum(&head[4..8], payload) != word(8) {
         return None;
     }
-    Some((Record::decode(payload).ok()?, FRAME_HEAD + length))
+    let record = Record::decode(payload).ok()?;
+    record.checked_next_seq()?;
+    Some((record, FRAME_HEAD + length))
+}
+
+/// Every whole record in `bytes`, each with its offset.
+pub(super) fn all(bytes: &[u8]) -> Records<'_> {
+    Records { bytes, at: 0, damaged: false }
+}
+
+/// See [`all`].
+pub(super) struct Records<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    damaged: bool,
+}
+
+impl Records<'_> {
+    /// Whether anything so far was no record.
+    pub(super) const fn damaged(&self) -> bool {
+        self.damaged
+    }
+}
+
+impl Iterator for Records<'_> {
+    type Item = (Record, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.bytes.len() {
+            return None;
+        }
+        if let Some((record, length)) = parse(&self.bytes[self.at..]) {
+            let at = self.at;
+            self.at += length;
+            return Some((record, at));
+        }
+        self.damaged = true;
+        self.at = find(self.bytes, self.at + 1).unwrap_or(self.bytes.len());
+        self.next()
+    }
+}
+
+/// How many of each class, for those whose class is known.
+pub(super) fn counts(lost: impl Iterator<Item = Lost>) -> BTreeMap<String, u64> {
+    let mut out = BTreeMap::new();
+    for lost in lost {
+        if lost.class() != FaultClass::Unspecified {
+            *out.entry(class_name(lost.class())).or_default() += lost.count;
+        }
+    }
+    out
 }
 
 /// Where after `from` the next whole record starts.
@@ -103,9 +187,21 @@ pub(super) fn find(bytes: &[u8], from: usize) -> Option<usize> {
     (from..=last).find(|&at| bytes[at..at + 4] == MAGIC && parse(&bytes[at..]).is_some())
 }
 
+/// As our own words say it: `row_remap`.
+pub(super) fn class_name(class: FaultClass) -> String {
+    class.as_str_name().trim_start_matches("FAULT_CLASS_").to_ascii_lowercase()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn classes_are_named_as_everywhere_else() {
+        for class in gpuheal_proto::fault::FaultClass::ALL {
+            assert_eq!(class_name((*class).into()), class.as_str());
+        }
+    }
 
     fn record() -> Record {
         Record {
@@ -113,7 +209,7 @@ mod tests {
             first_seq: 7,
             faults: vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")],
             held: vec![Held { key: "n1".into(), value: Bytes::from_static(b"79") }],
-            stream_id: String::new(),
+            ..Record::default()
         }
     }
 

@@ -48,40 +48,46 @@ pub(super) struct Scan {
     pub(super) closed: bool,
     /// Some bytes in it are no record.
     pub(super) damaged: bool,
+    /// Highest number in it that is lost; 0: none. Where damage took no number that is known of, its last one.
+    pub(super) lost_upto: u64,
     /// Size on disk.
     pub(super) bytes: u64,
 }
 
 /// Reads a segment of which the name says that it starts at `first_seq`.
 pub(super) fn scan(path: &Path, first_seq: u64) -> io::Result<Scan> {
-    let bytes = fs::read(path)?;
+    Ok(scan_bytes(&fs::read(path)?, first_seq))
+}
+
+/// The same of its bytes.
+pub(super) fn scan_bytes(bytes: &[u8], first_seq: u64) -> Scan {
     let mut out = Scan { first_seq, next_seq: first_seq, bytes: bytes.len() as u64, ..Scan::default() };
-    let mut at = 0;
-    while at < bytes.len() {
-        let Some((record, length)) = record::parse(&bytes[at..]) else {
-            out.damaged = true;
-            out.closed = false;
-            match record::find(&bytes, at + 1) {
-                Some(next) => at = next,
-                None => break,
-            }
-            continue;
-        };
+    let mut records = record::all(bytes);
+    for (record, at) in records.by_ref() {
         out.take(record, at as u64);
-        at += length;
     }
     // Not even its head reached the disk.
-    out.damaged |= bytes.is_empty();
-    Ok(out)
+    out.damaged = records.damaged() || bytes.is_empty();
+    if out.damaged {
+        out.lost_upto = out.next_seq.saturating_sub(1);
+    }
+    out
 }
 
 impl Scan {
     fn take(&mut self, record: Record, offset: u64) {
         self.closed = record.kind == Kind::CLOSE;
-        if record.kind == Kind::FAULTS {
-            self.index.note(record.first_seq, offset);
-            self.next_seq = record.next_seq();
+        // Every record says at which number it was written: what is missing before it was given and is lost.
+        if record.first_seq > self.next_seq {
+            self.lost_upto = record.first_seq - 1;
         }
+        if matches!(record.kind, Kind::FAULTS | Kind::GAP) && record.first_seq >= self.next_seq {
+            self.index.note(record.first_seq, offset);
+        }
+        if record.kind == Kind::GAP {
+            self.lost_upto = record.next_seq().saturating_sub(1);
+        }
+        self.next_seq = self.next_seq.max(record.next_seq());
         for held in record.held {
             self.held.insert(held.key, held.value);
         }

@@ -10,6 +10,9 @@ use gpuheal_proto::{
 
 use super::*;
 
+mod full;
+mod laws;
+
 fn fault(code: &str) -> Fault {
     let uid = NodeUid::parse("u1").unwrap();
     Fault {
@@ -65,7 +68,7 @@ fn all(disk: &Disk, stream: &StreamId) -> (Vec<String>, Vec<(u64, u64)>) {
     loop {
         match disk.read(stream, seq).unwrap() {
             Chunk::End => return (found, gaps),
-            Chunk::Gap { from_seq, to_seq } => {
+            Chunk::Gap { from_seq, to_seq, .. } => {
                 gaps.push((from_seq, to_seq));
                 seq = to_seq + 1;
             }

@@ -35,26 +35,26 @@ struct Waiting {
     reply: oneshot::Sender<Result<u64, Error>>,
 }
 
+/// Where the thread tells how things are.
+pub(super) struct Told {
+    pub(super) head: watch::Sender<Head>,
+    pub(super) depth: watch::Sender<Depth>,
+    pub(super) lost: watch::Sender<u64>,
+}
+
 /// The thread's state.
 pub(super) struct Worker {
     disk: Disk,
     queue: mpsc::Receiver<Job>,
-    head: watch::Sender<Head>,
-    depth: watch::Sender<Depth>,
+    told: Told,
     tail: Arc<Mutex<Tail>>,
     /// After a failed write or sync nobody knows what is on the disk: nothing more is taken.
     broken: Option<Error>,
 }
 
 impl Worker {
-    pub(super) fn new(
-        disk: Disk,
-        queue: mpsc::Receiver<Job>,
-        head: watch::Sender<Head>,
-        depth: watch::Sender<Depth>,
-        tail: Arc<Mutex<Tail>>,
-    ) -> Self {
-        Self { disk, queue, head, depth, tail, broken: None }
+    pub(super) const fn new(disk: Disk, queue: mpsc::Receiver<Job>, told: Told, tail: Arc<Mutex<Tail>>) -> Self {
+        Self { disk, queue, told, tail, broken: None }
     }
 
     /// Until it is closed or nobody holds a handle.
@@ -95,7 +95,11 @@ impl Worker {
             Job::Read { stream, seq, reply } => {
                 let _ = reply.send(self.disk.read(&stream, seq));
             }
-            Job::Acked { stream, upto } => self.disk.acked(&stream, upto, clock::boottime()),
+            Job::Acked { stream, upto } => {
+                if self.disk.acked(&stream, upto, clock::boottime()) {
+                    self.told.lost.send_modify(|lost| *lost += 1);
+                }
+            }
             Job::Close { reply } => *closing = Some(reply),
         }
     }
@@ -105,15 +109,20 @@ impl Worker {
             return Err(error.clone());
         }
         let (_, first) = self.disk.head();
+        let alone = faults.is_empty();
         let now = clock::boottime();
         // What was held goes with the last record: with it, all faults that it led to are there.
         while faults.len() > RECORD_FAULTS_MAX {
             let rest = faults.split_off(RECORD_FAULTS_MAX);
             self.write(std::mem::replace(&mut faults, rest), Vec::new(), now)?;
         }
-        self.write(faults, held, now)?;
+        match self.write(faults, held, now) {
+            // Without it a restart has no predecessor, which is safe; nothing is given up for it.
+            Err(error @ Error::Full { .. }) if alone => tracing::debug!(%error, "what is held was not journaled"),
+            written => written?,
+        }
         let (stream, next_seq) = self.disk.head();
-        self.head.send_replace(Head { stream, next_seq });
+        self.told.head.send_replace(Head { stream, next_seq });
         Ok(first)
     }
 
@@ -153,6 +162,6 @@ impl Worker {
 
     fn tell_depth(&self) {
         let depth = Depth { unacked: self.disk.unacked(), bytes: self.disk.bytes(), broken: self.broken.is_some() };
-        self.depth.send_if_modified(|known| std::mem::replace(known, depth) != depth);
+        self.told.depth.send_if_modified(|known| std::mem::replace(known, depth) != depth);
     }
 }

@@ -36,13 +36,7 @@ pub(super) struct Progress {
 }
 
 /// Attaches and serves until something ends it.
-pub(super) async fn run(
-    deps: &Deps,
-    lanes: &mut Lanes,
-    waiting: &Waiting,
-    boot_id: &str,
-    cancel: &CancellationToken,
-) -> End {
+pub(super) async fn run(deps: &Deps, lanes: &mut Lanes, waiting: &Waiting, boot_id: &str, cancel: &CancellationToken) -> End {
     let opened = tokio::select! {
         () = cancel.cancelled() => return End::Cancelled,
         opened = open(deps, boot_id) => opened,

@@ -8,7 +8,7 @@ use std::{
 
 use gpuheal_proto::{
     bytes_text::clip,
-    fault::{FaultClass, GpuRef, NodeRef, Witness},
+    fault::{Fault, FaultClass, GpuRef, NodeRef, Witness},
     ids::{GpuSlot, GpuUuid},
     limits::SOURCE_BYTES_MAX,
     time::Timestamp,
@@ -189,6 +189,16 @@ impl NodePart {
         if context.out.changed {
             self.kept_at = context.now;
         }
+    }
+
+    /// See [`super::Held::again`].
+    pub(super) fn again(&mut self, tells: impl Fn(Witness) -> bool) -> Vec<Fault> {
+        let gpus: Vec<GpuRef> = self.gpus.iter().map(|held| held.gpu.clone()).collect();
+        let gpu = |slot: &GpuSlot| {
+            let named = GpuRef { slot: Some(slot.clone()), ..GpuRef::default() };
+            Some(gpus.iter().find(|gpu| gpu.slot.as_ref() == Some(slot)).cloned().unwrap_or(named))
+        };
+        self.known.again(&self.node, tells, gpu)
     }
 
     /// What follows is the first sight of another start: no change against what was is an edge.

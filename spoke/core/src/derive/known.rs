@@ -160,6 +160,19 @@ impl Faults {
         }
     }
 
+    /// All that is known and has not cleared, each witness a fault of its own, as standing: it may be that nobody was told of
+    /// any. `tells` says for whom this replica speaks, `gpu` finds a GPU by its slot.
+    pub(super) fn again(
+        &mut self,
+        node: &NodeRef,
+        tells: impl Fn(Witness) -> bool,
+        gpu: impl Fn(&GpuSlot) -> Option<GpuRef>,
+    ) -> Vec<Fault> {
+        let stands = |known: &&mut Known| state(&known.sights) != EvidenceState::Clear;
+        let known = self.known.iter_mut().filter(stands);
+        known.flat_map(|known| known.again(node, &tells, known.slot.as_ref().and_then(&gpu))).collect()
+    }
+
     /// Forgets one witness of a fault.
     pub(super) fn forget(&mut self, key: &FaultKey, witness: Witness) {
         if let Some(known) = self.known.iter_mut().find(|known| known.key == *key) {
@@ -256,6 +269,32 @@ impl Known {
             detail: clip(found.detail, DETAIL_BYTES_MAX).to_owned(),
             workload: clip(found.workload, DETAIL_BYTES_MAX).to_owned(),
         }
+    }
+
+    fn again(&mut self, node: &NodeRef, tells: impl Fn(Witness) -> bool, gpu: Option<GpuRef>) -> Vec<Fault> {
+        let mut out = Vec::new();
+        let standing = |(witness, sight): &(&Witness, &mut Sight)| tells(**witness) && sight.state != EvidenceState::Clear;
+        for (witness, sight) in self.sights.iter_mut().filter(standing) {
+            // The next edge is news again: the one before may never have been told.
+            sight.onset = Onset::Standing;
+            out.push(Fault {
+                key: self.key,
+                node: node.clone(),
+                gpu: gpu.clone(),
+                class: self.class,
+                code: self.code.clone(),
+                onset: Onset::Standing,
+                witness: *witness,
+                observed_at: sight.last,
+                value: sight.value,
+                threshold: 0.0,
+                count: sight.count,
+                source: String::new(),
+                detail: "told again as it stands: what was told before may have been lost".to_owned(),
+                workload: String::new(),
+            });
+        }
+        out
     }
 
     /// Sets how one witness stands, if it is one.

@@ -60,3 +60,20 @@ fn a_few_replays_are_ordinary_and_a_thousand_an_hour_are_not() {
     assert_eq!(scene.page(&row(40)).faults, []);
     assert_eq!(brief(&scene.page(&row(1_200))), ["pcie replay 0000:10:00 edge exporter_counter"]);
 }
+
+#[test]
+fn what_may_have_been_lost_is_told_again_as_standing_and_its_next_edge_is_news() {
+    let mut scene = Scene::new();
+    scene.page(&[gpu(0).row(DBE, 0), gpu(1).row(REMAP_FAILURE, 0)]);
+    let fault = only(&scene.page(&[gpu(0).row(DBE, 1), gpu(1).row(REMAP_FAILURE, 0)]));
+    let uid = fault.node.uid.clone();
+    assert_eq!(scene.held.nodes_with_faults(), std::slice::from_ref(&uid));
+    let again = scene.held.again(&uid, |_| true);
+    assert_eq!(brief(&again), ["ecc uncorrectable 0000:10:00 standing exporter_counter"]);
+    assert_eq!((again.faults[0].key, &again.faults[0].gpu), (fault.key, &fault.gpu));
+    assert!(again.touched.contains(&uid), "what it remembers of being told has changed");
+    assert_eq!(scene.held.again(&uid, |witness| witness == Witness::Alert).faults, [], "a standby speaks for its alerts alone");
+    assert_eq!(scene.page(&[gpu(0).row(DBE, 1), gpu(1).row(REMAP_FAILURE, 0)]).faults, [], "that it stands is no news");
+    let next = only(&scene.page(&[gpu(0).row(DBE, 2), gpu(1).row(REMAP_FAILURE, 0)]));
+    assert!(is(&next, Onset::Edge, Witness::ExporterCounter));
+}

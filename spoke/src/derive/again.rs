@@ -1,0 +1,50 @@
+//! After faults were lost on their way to the hub: what stands is journaled anew, as standing, node by node. Later records
+//! remember those faults as told, so nothing else would tell of them. What the journal has no room for is tried again.
+
+use std::collections::BTreeSet;
+
+use gpuheal_proto::{fault::Witness, ids::NodeUid};
+use tokio::sync::watch;
+
+use super::Derive;
+use crate::journal::Journal;
+
+/// Nodes whose faults are yet to be told again.
+pub(super) struct Again {
+    lost: watch::Receiver<u64>,
+    seen: u64,
+    owed: BTreeSet<NodeUid>,
+}
+
+impl Again {
+    pub(super) fn new(journal: &Journal) -> Self {
+        Self { lost: journal.lost(), seen: 0, owed: BTreeSet::new() }
+    }
+
+    /// Until the journal says once more that faults are lost.
+    pub(super) async fn due(&mut self) {
+        let seen = self.seen;
+        if self.lost.wait_for(|lost| *lost != seen).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Tells what is owed, as far as the journal takes it.
+    pub(super) async fn go_on(&mut self, derive: &Derive) {
+        let lost = *self.lost.borrow_and_update();
+        if std::mem::replace(&mut self.seen, lost) != lost {
+            let nodes = derive.held.lock().expect("no holder of this lock panics").nodes_with_faults();
+            tracing::warn!(nodes = nodes.len(), "faults were lost, what stands is told again");
+            self.owed.extend(nodes);
+        }
+        while let Some(uid) = self.owed.first().cloned() {
+            let leads = derive.leads();
+            // A standby has told of alerts alone, and its other memory is the inventory's.
+            let tells = |witness| leads || witness == Witness::Alert;
+            if derive.take(&[uid.clone()].into(), false, |held| held.again(&uid, tells)).await.is_err() {
+                return;
+            }
+            self.owed.remove(&uid);
+        }
+    }
+}
