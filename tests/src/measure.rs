@@ -1,6 +1,8 @@
 //! Measuring one cluster: how long from a fault's first page to the taint, what a drain adds to the pods' own time, what it
 //! costs in requests and memory. Figures only; judging them is the reader's.
 
+pub mod stages;
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -18,6 +20,7 @@ use crate::{
     seed::Seeded,
     wait, workload,
 };
+use stages::Seen;
 
 /// The cluster's id.
 const CLUSTER: &str = "bench";
@@ -37,6 +40,8 @@ const WITHIN: Duration = Duration::from_secs(120);
 pub struct Figures {
     /// From the fault's first page served to the taint seen by a watch, in milliseconds, sorted.
     pub taint_ms: Vec<f64>,
+    /// The same by the spans of [`stages::SPANS`], each sorted.
+    pub stages_ms: Vec<Vec<f64>>,
     /// From the taint to the last GPU pod gone, less the pods' own time to end.
     pub drain_overhead_ms: Vec<f64>,
     /// Granted and refused eviction requests per pod.
@@ -52,6 +57,12 @@ impl Figures {
     #[must_use]
     pub fn taint_at(&self, share: f64) -> f64 {
         quantile(&self.taint_ms, share)
+    }
+
+    /// The same of one span of the way.
+    #[must_use]
+    pub fn stage_at(&self, span: usize, share: f64) -> f64 {
+        self.stages_ms.get(span).map_or(f64::NAN, |sorted| quantile(sorted, share))
     }
 
     /// The same of the drains.
@@ -76,7 +87,11 @@ pub async fn run(kind: Kind, faults: usize, seed: u64, policy: &str, say: impl F
     let mut figures = Figures::default();
     let names = fleet.cluster(CLUSTER)?.gpu_nodes();
     say(&format!("{faults} faults, one at a time"));
-    figures.taint_ms = marks(&fleet, &names[DRAINED..], seed).await?;
+    let seen = marks(&fleet, &names[DRAINED..], seed).await?;
+    figures.taint_ms =
+        seen.iter().map(|seen| seen.tainted.saturating_duration_since(seen.visible).as_secs_f64() * 1000.0).collect();
+    figures.taint_ms.sort_by(f64::total_cmp);
+    figures.stages_ms = stages::stages(&fleet.pool, &seen).await?;
     say(&format!("{DRAINED} drains of one pod each"));
     drains(&fleet, &names[..DRAINED], &mut figures).await?;
     let leader = fleet.cluster(CLUSTER)?.leader().await?;
@@ -97,7 +112,7 @@ fn break_gpu(fleet: &Fleet, node: &str) -> Result<u64> {
     }))
 }
 
-async fn marks(fleet: &Fleet, nodes: &[String], seed: u64) -> Result<Vec<f64>> {
+async fn marks(fleet: &Fleet, nodes: &[String], seed: u64) -> Result<Vec<Seen>> {
     let mut seeded = Seeded::new(seed);
     let since = Instant::now();
     let mut broken = vec![];
@@ -108,12 +123,11 @@ async fn marks(fleet: &Fleet, nodes: &[String], seed: u64) -> Result<Vec<f64>> {
     let cluster = fleet.cluster(CLUSTER)?;
     let mut taken = vec![];
     for (node, version) in broken {
-        let at =
+        let tainted =
             wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
         let visible = cluster.exporter(node).visible_at(version).context("a node that was tainted had been scraped")?;
-        taken.push(at.saturating_duration_since(visible).as_secs_f64() * 1000.0);
+        taken.push(Seen { node: node.clone(), visible, tainted });
     }
-    taken.sort_by(f64::total_cmp);
     Ok(taken)
 }
 

@@ -81,6 +81,12 @@ fn table(faults: usize, columns: &[(&str, Figures)]) -> Table {
         let figures = columns.iter().map(|(_, figures)| of(figures));
         table.add_row([what.to_owned(), target.to_owned()].into_iter().chain(figures));
     }
+    for (span, what) in measure::stages::SPANS.iter().enumerate() {
+        let figures = columns
+            .iter()
+            .map(|(_, figures)| format!("{:.1} / {:.1} ms", figures.stage_at(span, 0.5), figures.stage_at(span, 0.99)));
+        table.add_row([format!("of which {what}"), "P50 / P99".to_owned()].into_iter().chain(figures));
+    }
     let kinds: std::collections::BTreeSet<&String> = columns.iter().flat_map(|(_, figures)| figures.requests.keys()).collect();
     for kind in kinds {
         let counts = columns.iter().map(|(_, figures)| format!("{:.2}", figures.requests.get(kind).copied().unwrap_or_default()));

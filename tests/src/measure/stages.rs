@@ -1,0 +1,60 @@
+//! Where the time between a fault's first page and its taint went, stage by stage, from the moments that the hub's own rows
+//! keep. Spoke, hub and harness share the machine, and so its clock.
+
+use std::{
+    collections::BTreeMap,
+    time::{Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result};
+use chrono::{DateTime, Utc};
+use sqlx::PgPool;
+
+/// The spans in their order: each begins where the one before ends.
+pub const SPANS: [&str; 5] = [
+    "page served, to read by the spoke",
+    "read, to the hub's transaction",
+    "transaction begun, to command signed",
+    "signed, to committed and put on the stream",
+    "on the stream, to the taint seen",
+];
+
+/// A fault as the harness saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its node.
+    pub node: String,
+    /// When its page was first served.
+    pub visible: Instant,
+    /// When a watch saw the taint.
+    pub tainted: Instant,
+}
+
+type Row = (String, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>);
+
+/// Milliseconds of each span over all faults, sorted, in the order of [`SPANS`].
+///
+/// # Errors
+/// When the hub's rows cannot be read, or have no signed and sent command for one of the nodes.
+pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<Vec<Vec<f64>>> {
+    let rows: Vec<Row> = sqlx::query_as(
+        "SELECT DISTINCT ON (c.node_name) c.node_name, f.observed_at, f.first_at, c.signed_at, c.sent_at \
+         FROM commands c JOIN faults f ON f.cluster_id = c.cluster_id AND f.node_uid = c.node_uid \
+         WHERE c.action <> 'notify' AND c.sent_at IS NOT NULL ORDER BY c.node_name, c.cmd_seq, f.first_at",
+    )
+    .fetch_all(pool)
+    .await?;
+    let rows: BTreeMap<&str, &Row> = rows.iter().map(|row| (row.0.as_str(), row)).collect();
+    let clock = (Instant::now(), DateTime::<Utc>::from(SystemTime::now()));
+    let wall = |at: Instant| clock.1 - chrono::Duration::from_std(clock.0 - at).unwrap_or_default();
+    let mut spans = vec![vec![]; SPANS.len()];
+    for fault in seen {
+        let row = rows.get(fault.node.as_str()).with_context(|| format!("no sent command for node {}", fault.node))?;
+        let moments = [wall(fault.visible), row.1, row.2, row.3, row.4, wall(fault.tainted)];
+        for (span, pair) in spans.iter_mut().zip(moments.windows(2)) {
+            span.push((pair[1] - pair[0]).as_seconds_f64() * 1000.0);
+        }
+    }
+    spans.iter_mut().for_each(|span| span.sort_by(f64::total_cmp));
+    Ok(spans)
+}
