@@ -1,10 +1,12 @@
 //! What the hub is told: a CommandStatus made from a HealAction, which is the only truth of it, so that whichever replica
 //! leads tells the same. An outcome is told again at each new session until the hub has acked it; nothing is repeated
-//! inside a live one. A refusal that leaves no trace, and bytes that did not verify, are told once.
+//! inside a live one. A refusal that leaves no trace, and bytes that did not verify, are told once. What is only on its way
+//! is told after a moment, and not at all when the outcome comes first: each status costs the hub a commit.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use gpuheal_proto::{
@@ -26,25 +28,46 @@ const PODS_MAX: usize = 256;
 /// Acks that are remembered: above what stays in a cluster for a day of storms.
 const ACKED_MAX: usize = 65_536;
 
+/// How long a status that ends nothing waits for the next one to take its place. A mark is over by then: its command costs
+/// the hub one commit instead of two. The hub's own deadlines are minutes.
+const GATHER: Duration = Duration::from_millis(25);
+
 /// The way to the hub.
 #[derive(Clone, Debug)]
 pub struct Reports {
     up: mpsc::Sender<v1::CommandStatus>,
     acked: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// Statuses that end nothing and wait to be told, by command: one each, and no more commands than run at once.
+    gathering: Arc<Mutex<BTreeMap<String, v1::CommandStatus>>>,
 }
 
 impl Reports {
     /// Tells through this channel.
     #[must_use]
     pub fn new(up: mpsc::Sender<v1::CommandStatus>) -> Self {
-        Self { up, acked: Arc::default() }
+        Self { up, acked: Arc::default(), gathering: Arc::default() }
     }
 
     /// Tells how an action stands, unless the hub has acked that already.
     #[tracing::instrument(name = "spoke.report", skip_all, fields(command.id = action.id()))]
     pub async fn tell(&self, action: &HealAction) {
-        if !self.acked(action) {
-            self.send(status(action)).await;
+        if self.acked(action) {
+            return;
+        }
+        let (id, status) = (action.id(), status(action));
+        if healaction::is_final(action) {
+            self.gathering().remove(id);
+            self.send(status).await;
+        } else if self.gathering().insert(id.to_owned(), status).is_none() {
+            tokio::spawn(self.clone().tell_soon(id.to_owned()));
+        }
+    }
+
+    async fn tell_soon(self, id: String) {
+        tokio::time::sleep(GATHER).await;
+        let gathered = self.gathering().remove(&id);
+        if let Some(status) = gathered {
+            self.send(status).await;
         }
     }
 
@@ -78,6 +101,10 @@ impl Reports {
     pub fn acked(&self, action: &HealAction) -> bool {
         let acked = self.acked.lock().expect("no holder of this lock panics");
         acked.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action))
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, BTreeMap<String, v1::CommandStatus>> {
+        self.gathering.lock().expect("no holder of this lock panics")
     }
 
     async fn send(&self, status: v1::CommandStatus) {
@@ -201,17 +228,41 @@ mod tests {
         assert_eq!(told.reason, "3 of 10 GPU nodes are out");
     }
 
+    fn at(state: &str, seq: u64) -> HealAction {
+        action(Some(HealActionStatus { state: state.into(), status_seq: seq, ..HealActionStatus::default() }))
+    }
+
     #[tokio::test]
     async fn an_acked_status_is_not_told_again_and_a_newer_one_is() {
         let (up, mut down) = mpsc::channel(8);
         let reports = Reports::new(up);
-        let at = |seq| action(Some(HealActionStatus { state: "STARTED".into(), status_seq: seq, ..HealActionStatus::default() }));
-        reports.tell(&at(2)).await;
-        reports.ack("id", 2);
-        reports.tell(&at(2)).await;
-        reports.tell(&at(3)).await;
+        reports.tell(&at("STARTED", 2)).await;
         assert_eq!(down.recv().await.unwrap().status_seq, 2);
+        reports.ack("id", 2);
+        reports.tell(&at("STARTED", 2)).await;
+        reports.tell(&at("STARTED", 3)).await;
         assert_eq!(down.recv().await.unwrap().status_seq, 3);
         assert!(down.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_over_at_once_is_told_once_with_its_outcome() {
+        let (up, mut down) = mpsc::channel(8);
+        let reports = Reports::new(up);
+        reports.tell(&action(None)).await;
+        reports.tell(&at("STARTED", 2)).await;
+        reports.tell(&at("SUCCEEDED", 3)).await;
+        assert_eq!(down.recv().await.unwrap().state(), v1::CommandState::Succeeded);
+        assert!(reports.gathering().is_empty(), "nothing waits to be told after the outcome");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_takes_its_time_is_told_on_its_way_and_at_its_end() {
+        let (up, mut down) = mpsc::channel(8);
+        let reports = Reports::new(up);
+        reports.tell(&action(None)).await;
+        assert_eq!(down.recv().await.unwrap().state(), v1::CommandState::Received);
+        reports.tell(&at("FAILED", 2)).await;
+        assert_eq!(down.recv().await.unwrap().state(), v1::CommandState::Failed);
     }
 }
