@@ -54,6 +54,12 @@ pub const PROCESSED: Family =
 /// Nodes not acted on though something asked for it. Labels: node, reason.
 pub const SKIPPED: Family =
     Family { ages: true, ..counter("gpu_selfhealing_processed_skipped", "Actions not done to nodes, by node and reason.") };
+/// Commands by what verifying said. Labels: outcome.
+pub const VERIFIED: Family =
+    counter("gpu_selfhealing_spoke_commands_verified_total", "Commands checked, by outcome: verified, or the word of the refusal.");
+/// Time of verifying.
+pub const VERIFY_SECONDS: Family =
+    summary("gpu_selfhealing_spoke_verify_duration_seconds", "From a command's bytes to what verifying said of them.");
 /// Pods evicted.
 pub const EVICTED: Family = counter("gpu_selfhealing_evict_pods_total", "Pods whose eviction the API server accepted.");
 /// 1 while this replica leads.

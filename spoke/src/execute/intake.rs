@@ -1,7 +1,7 @@
 //! What comes down the link, judged. Commands and cancellations are checked here, in the order of link.md, without a
 //! single API call in the usual case; what passes is given to a task, what does not is answered.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::{
     command::{Command, CommandState, Refusal},
@@ -15,6 +15,7 @@ use kube::Api;
 
 use super::{Back, RUNNING_MAX, StopWord, hand::HandLoop, record::Created};
 use crate::{
+    clock::boottime,
     healaction::{self, HealAction, HealActionSpec, Tombstone},
     metrics,
     verify::{cached_node, hub_now, node_facts, out, standing},
@@ -24,11 +25,14 @@ impl HandLoop {
     /// A command's bytes. `looked_up` is what the API server said of the node when our watch did not show it.
     #[tracing::instrument(name = "spoke.verify", skip_all)]
     pub(super) fn command(&mut self, bytes: Vec<u8>, looked_up: Option<Option<NodeFacts>>) {
-        let sha256 = fingerprint(&bytes);
+        let (sha256, began) = (fingerprint(&bytes), boottime());
         let deps = &self.ctx.deps;
         let envelope = match Envelope::received(bytes).authenticate(&deps.trust, &deps.cluster) {
             Ok(envelope) => envelope,
-            Err(refused) => return self.refuse_unread(sha256, refused),
+            Err(refused) => {
+                self.count(began, refused.refusal.as_str());
+                return self.refuse_unread(sha256, refused);
+            }
         };
         let id = envelope.command().id;
         if let Some(refused) = self.not_ready() {
@@ -44,12 +48,20 @@ impl HandLoop {
             }
             return;
         }
-        match self.admit(envelope.clone(), known, looked_up.as_ref()) {
+        let admitted = self.admit(envelope.clone(), known, looked_up.as_ref());
+        self.count(began, admitted.as_ref().map_or_else(|refused| refused.refusal.as_str(), |_| "verified"));
+        match admitted {
             Ok(verified) => self.spawn_run(verified, action),
             Err(refused) if refused.refusal == Refusal::NodeGone && looked_up.is_none() => self.look_up(&envelope),
             Err(refused) if refused.refusal.not_now() => self.say_not_now(envelope.command(), refused),
             Err(refused) => self.refuse(&envelope, refused, action),
         }
+    }
+
+    fn count(&self, began: Duration, outcome: &str) {
+        let (metrics, took) = (&self.ctx.deps.metrics, boottime().saturating_sub(began));
+        metrics.inc(metrics::VERIFIED, &[("outcome", outcome)]);
+        metrics.observe(metrics::VERIFY_SECONDS, &[], took.as_secs_f64());
     }
 
     /// Takes up an open action: its own bytes are checked as if they had just come.
