@@ -141,8 +141,8 @@ async fn evidence_settings_gaps_requests_and_faults_are_answered_or_kept() {
     assert_eq!(text(&hub, "SELECT (SELECT count(*) FROM poison) || ' ' || (SELECT count(*) FROM faults)").await, "1 1");
 
     let request = v1::Process {
-        request_id: "r\01".into(),
-        node: "n\01".into(),
+        request_id: "r\0a".into(),
+        node: "n\0a".into(),
         action: v1::ProcessAction::Mark.into(),
         reason: "\0".into(),
         caller: "\0".into(),
@@ -150,7 +150,7 @@ async fn evidence_settings_gaps_requests_and_faults_are_answered_or_kept() {
     replica.send(Up::Process(request)).await;
     let answer =
         replica.next_of(|message| if let Message::ProcessResult(result) = message { Some(result) } else { None }).await.unwrap();
-    assert_eq!((answer.request_id.as_str(), answer.outcome()), ("r\01", v1::ProcessOutcome::Invalid));
+    assert_eq!((answer.request_id.as_str(), answer.outcome()), ("r\0a", v1::ProcessOutcome::Invalid));
     assert!(answer.reason.contains("request_id") && answer.reason.contains("zero byte"), "{}", answer.reason);
     assert_never_ended(&hub).await;
 }

@@ -44,15 +44,20 @@ fn columns(table: &Table) -> Vec<usize> {
     table.column_max_content_widths().into_iter().map(usize::from).collect()
 }
 
-/// With prose wrapped in what the other columns leave, if that is enough.
+/// With prose wrapped in what the other columns leave, if that is enough for its longest word.
 fn wrapped(head: &[&str], prose: &[&str], rows: &[Vec<String>], width: usize) -> Option<String> {
     let mut table = lined(head, rows);
     let natural = columns(&table);
     let gaps = GAP * head.len().saturating_sub(1);
+    if natural.iter().sum::<usize>() + gaps <= width {
+        return Some(table.trim_fmt());
+    }
     let may: Vec<usize> = (0..head.len()).filter(|&at| prose.contains(&head[at]) && natural[at] > PROSE_COLUMNS_MIN).collect();
     let fixed: usize = (0..head.len()).filter(|at| !may.contains(at)).map(|at| natural[at]).sum();
     let share = width.checked_sub(fixed + gaps)?.checked_div(may.len())?;
-    if share < PROSE_COLUMNS_MIN {
+    let words = rows.iter().flat_map(|row| may.iter().flat_map(|&at| row[at].split(' ')));
+    let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
+    if share < longest.max(PROSE_COLUMNS_MIN) {
         return None;
     }
     table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -106,6 +111,22 @@ mod tests {
         let text = shown(&name, &"two kinds of witness ".repeat(5), Some(60));
         assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
         assert!(text.starts_with(&format!("NODE {name}\n  STATE validating")), "{text}");
+    }
+
+    #[test]
+    fn empty_columns_go_before_a_table_does() {
+        let head = ["CLUSTER", "A LONG TITLE OF NOTHING", "SEEN"];
+        let text = grid(&head, &[], vec![vec!["alpha".into(), String::new(), "7s".into()]], Some(30));
+        assert_eq!(text, "CLUSTER  SEEN\nalpha    7s");
+        let text = grid(&head, &[], vec![vec!["alpha".into(), "x".into(), "7s".into()]], Some(40));
+        assert_eq!(text, "CLUSTER  A LONG TITLE OF NOTHING  SEEN\nalpha    x                        7s");
+    }
+
+    #[test]
+    fn a_word_longer_than_its_column_makes_paragraphs_and_is_not_cut() {
+        let word = "W".repeat(45);
+        let text = shown("n1", &format!("because {word} said so"), Some(60));
+        assert!(text.contains(&word) && text.starts_with("NODE n1"), "{text}");
     }
 
     #[test]
