@@ -24,6 +24,9 @@ claims![
     a_budget_is_kept_its_pod_waits_and_is_named_and_others_go_on,
     past_its_deadline_a_drain_stops_and_says_what_is_left,
     a_lost_answer_is_looked_up_and_the_pod_is_not_evicted_twice,
+    a_pod_under_two_budgets_waits_for_a_person_who_is_told_which_and_others_go_on,
+    an_overloaded_api_server_is_given_its_time_and_the_pod_goes_all_the_same,
+    a_watch_that_is_cut_mid_drain_is_opened_again_and_what_went_meanwhile_is_seen,
     a_drain_stops_as_soon_as_the_fault_is_gone,
     the_clusters_stop_switch_ends_a_drain_that_a_budget_holds,
     a_person_who_takes_the_mark_away_is_obeyed,
@@ -132,6 +135,42 @@ async fn a_lost_answer_is_looked_up_and_the_pod_is_not_evicted_twice(w: World) {
     let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(w.evictions().await.len(), 1);
+}
+
+async fn a_pod_under_two_budgets_waits_for_a_person_who_is_told_which_and_others_go_on(w: World) {
+    w.budget("first", "twice").await;
+    w.budget("second", "twice").await;
+    w.budget("other", "other").await;
+    w.gpu_pod("twice-1", "n1", json!({"metadata": {"labels": {"app": "twice"}}})).await;
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.send(signed(&w.command("n1", 1, vec![mark(), drain()]).await)).await;
+    let running = spoke.told("that it is blocked", |status| blocked(status, "twice-1").is_some()).await;
+    let reason = blocked(&running, "twice-1").unwrap();
+    assert!(reason.contains("(first, second)"), "{reason}");
+    w.gone("web-1").await;
+    assert!(w.pod("twice-1").await.is_some());
+}
+
+async fn an_overloaded_api_server_is_given_its_time_and_the_pod_goes_all_the_same(w: World) {
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    w.throttle_eviction();
+    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    let taken = w.evictions().await.iter().filter(|entry| entry.code == 201).count();
+    assert_eq!((taken, end.steps[0].pods[0].eviction_calls), (1, 2), "asked twice, taken once");
+}
+
+async fn a_watch_that_is_cut_mid_drain_is_opened_again_and_what_went_meanwhile_is_seen(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain(&w, &spoke).await;
+    w.cut_pod_watches();
+    w.delete_now("guarded-1").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert!(end.reason.contains("1 of 1 pods gone"), "{}", end.reason);
 }
 
 async fn a_drain_stops_as_soon_as_the_fault_is_gone(w: World) {

@@ -42,6 +42,7 @@ impl Sent {
 struct Spoilt {
     lost: Option<&'static str>,
     denied: Option<&'static str>,
+    throttled: Option<&'static str>,
     skew: Duration,
 }
 
@@ -51,6 +52,7 @@ pub(crate) struct Wire {
     sent: Mutex<Vec<Sent>>,
     spoilt: Mutex<Spoilt>,
     stalled: watch::Sender<bool>,
+    cuts: watch::Sender<u32>,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
     /// see the nodes of its own cluster.
     nodes: String,
@@ -87,6 +89,16 @@ impl Wire {
         self.spoilt.lock().unwrap().denied = Some(end);
     }
 
+    /// The next such POST is not done: the server is overloaded, and asks for a second.
+    pub(crate) fn throttle(&self, end: &'static str) {
+        self.spoilt.lock().unwrap().throttled = Some(end);
+    }
+
+    /// Open watches of pods end in the middle.
+    pub(crate) fn cut_pods(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+
     /// Watches of nodes fall silent and stay open.
     pub(crate) fn stall_nodes(&self) {
         self.stalled.send_replace(true);
@@ -100,13 +112,12 @@ impl Wire {
     async fn pass(self: Arc<Self>, replica: String, client: Client, request: Request<Body>) -> Result<Answer, Failure> {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.narrowed(parts.uri);
-        let watches_nodes =
-            parts.uri.path() == "/api/v1/nodes" && parts.uri.query().is_some_and(|query| query.contains("watch=true"));
+        let watched = parts.uri.query().filter(|query| query.contains("watch=true")).map(|_| parts.uri.path().to_owned());
         let bytes = body.collect_bytes().await?;
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
         let mut sent = Sent { replica, method: parts.method.to_string(), path: parts.uri.path().to_owned(), body, code: None };
-        if self.is_denied(&sent) {
-            return Ok(forbidden());
+        if let Some(refusal) = self.refusal(&sent) {
+            return Ok(refusal);
         }
         let answer = client.send(Request::from_parts(parts, Body::from(bytes.to_vec()))).await;
         sent.code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
@@ -117,8 +128,30 @@ impl Wire {
             return Err("the answer was lost on purpose".into());
         }
         self.set_clock(answer.headers_mut());
-        let stalled = self.stalled.subscribe();
-        Ok(answer.map(|body| if watches_nodes { held_while(stalled, body) } else { body.map_err(Failure::from).boxed_unsync() }))
+        Ok(answer.map(|body| self.body(watched.as_deref(), body)))
+    }
+
+    /// The body of an answer; that of a watch as it comes while watches are spoilt.
+    fn body(&self, watched: Option<&str>, body: Body) -> UnsyncBoxBody<Bytes, Failure> {
+        let frames = BodyStream::new(body).map(|frame| frame.map_err(Failure::from));
+        match watched {
+            Some("/api/v1/nodes") => {
+                let stalled = self.stalled.subscribe();
+                let held = frames.then(move |frame| {
+                    let mut stalled = stalled.clone();
+                    async move {
+                        let _ = stalled.wait_for(|stalled| !stalled).await;
+                        frame
+                    }
+                });
+                StreamBody::new(held).boxed_unsync()
+            }
+            Some("/api/v1/pods") => {
+                let mut cuts = self.cuts.subscribe();
+                StreamBody::new(frames.take_until(async move { cuts.changed().await })).boxed_unsync()
+            }
+            Some(_) | None => StreamBody::new(frames).boxed_unsync(),
+        }
     }
 
     fn narrowed(&self, uri: Uri) -> Uri {
@@ -129,8 +162,17 @@ impl Wire {
         format!("{}?{query}&labelSelector={}", uri.path(), self.nodes).parse().unwrap()
     }
 
-    fn is_denied(&self, sent: &Sent) -> bool {
-        sent.method == "POST" && self.spoilt.lock().unwrap().denied.is_some_and(|end| sent.path.ends_with(end))
+    fn refusal(&self, sent: &Sent) -> Option<Answer> {
+        let mut spoilt = self.spoilt.lock().unwrap();
+        let meant = |end: Option<&str>| sent.method == "POST" && end.is_some_and(|end| sent.path.ends_with(end));
+        if meant(spoilt.denied) {
+            return Some(refuse(StatusCode::FORBIDDEN, "Forbidden"));
+        }
+        let throttled = meant(spoilt.throttled);
+        throttled.then(|| {
+            spoilt.throttled = None;
+            refuse(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")
+        })
     }
 
     fn is_lost(&self, sent: &Sent) -> bool {
@@ -152,21 +194,14 @@ impl Wire {
     }
 }
 
-/// A body whose frames do not come while it is stalled.
-fn held_while(stalled: watch::Receiver<bool>, body: Body) -> UnsyncBoxBody<Bytes, Failure> {
-    let frames = BodyStream::new(body).then(move |frame| {
-        let mut stalled = stalled.clone();
-        async move {
-            let _ = stalled.wait_for(|stalled| !stalled).await;
-            frame.map_err(Failure::from)
-        }
+fn refuse(code: StatusCode, reason: &str) -> Answer {
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "code": code.as_u16(), "message": "on purpose",
     });
-    StreamBody::new(frames).boxed_unsync()
-}
-
-fn forbidden() -> Answer {
-    let status = json!({ "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "denied on purpose" });
     let body = http_body_util::Full::new(Bytes::from(status.to_string())).map_err(|never| match never {}).boxed_unsync();
-    let answer = Response::builder().status(StatusCode::FORBIDDEN).header(header::CONTENT_TYPE, "application/json");
+    let mut answer = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        answer = answer.header(header::RETRY_AFTER, "1");
+    }
     answer.body(body).unwrap()
 }

@@ -10,7 +10,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::healaction::{HealAction, HealActionSpec};
 use kube::{Client, CustomResourceExt as _};
-use kubesim::build;
+use kubesim::{Fault, Then, When, build};
 use serde_json::{Value, json};
 use testkube::{
     AuditEntry, Kubelet, NodeSpec, TestCluster,
@@ -89,6 +89,24 @@ impl World {
         match self.cluster.as_sim() {
             Some(sim) => drop(sim.faults().lose_answer("create", "pods/eviction")),
             None => self.wire.lose_answer("/eviction"),
+        }
+    }
+
+    /// The next eviction is not taken: the API server is overloaded, and asks for a second.
+    pub(crate) fn throttle_eviction(&self) {
+        match self.cluster.as_sim() {
+            Some(sim) => {
+                let when = When::verb("create", "pods/eviction");
+                sim.faults().add(Fault::once(when, Then::Throttle { retry_after: Some(1) }));
+            }
+            None => self.wire.throttle("/eviction"),
+        }
+    }
+
+    pub(crate) fn cut_pod_watches(&self) {
+        match self.cluster.as_sim() {
+            Some(sim) => sim.faults().drop_watches("pods"),
+            None => self.wire.cut_pods(),
         }
     }
 
@@ -218,14 +236,24 @@ impl World {
         self.gpu_pod(name, node, json!({"metadata": metadata, "spec": {"volumes": volumes}})).await
     }
 
+    /// A budget that leaves at least one pod of an app.
+    pub(crate) async fn budget(&self, name: &str, app: &str) {
+        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", self.ns);
+        self.post(&budgets, &build::pdb(&self.ns, name, 1, &[("app", app)])).await;
+        settled::is_true("the budget has been looked at", || async {
+            let budget = self.get(&format!("{budgets}/{name}")).await.unwrap();
+            budget["status"]["observedGeneration"] == budget["metadata"]["generation"]
+        })
+        .await;
+    }
+
     /// The pod `guarded-1` on `n1`, which its budget lets nobody evict, and which the budget has counted.
     pub(crate) async fn guarded_pod(&self) -> Value {
-        let budgets = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets", self.ns);
-        self.post(&budgets, &build::pdb(&self.ns, "guarded", 1, &[("app", "guarded")])).await;
+        self.budget("guarded", "guarded").await;
         let pod = self.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": {"app": "guarded"}}})).await;
+        let path = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/guarded", self.ns);
         settled::is_true("the budget has counted its pod", || async {
-            let budget = self.get(&format!("{budgets}/guarded")).await.unwrap();
-            budget["status"]["observedGeneration"] == budget["metadata"]["generation"] && budget["status"]["currentHealthy"] == 1
+            self.get(&path).await.unwrap()["status"]["currentHealthy"] == 1
         })
         .await;
         pod
