@@ -103,7 +103,7 @@ impl Hub {
         }
         stages.spawn(settle::run(pool.clone(), wake.clone(), back.clone()));
         stages.spawn(sign::Stage { pool: pool.clone(), signer, wake: wake.clone() }.run(back.clone()));
-        stages.spawn(deliver::Stage { pool: pool.clone(), registry: registry.clone(), wake: wake.clone() }.run(back.clone()));
+        stages.spawn(deliver::Stage::new(pool.clone(), registry.clone(), wake.clone()).run(back.clone()));
         stages.spawn(Verdicts::new(pool.clone(), registry.clone()).run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));

@@ -3,6 +3,7 @@
 //! A command is sent first and noted as sent after: a crash between the two sends it twice, and the spoke knows its id.
 
 pub mod due;
+mod noting;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,27 +13,25 @@ use std::{
 
 use bytes::Bytes;
 use gpuheal_proto::{
-    ids::IncidentId,
     link::v1::{self, attach_response::Message},
     time::Timestamp,
 };
-use serde_json::json;
-use sqlx::{Connection as _, PgConnection, PgPool};
+use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    audit::{self, Entry, Kind},
     chain::chain,
     link::{Lane, Registry, Session},
     metrics,
     store::{
-        self, Labelled as _, moment,
+        self, Labelled as _,
         outbox::{self, Waiting},
     },
     wake::{POLL, Wake},
 };
 use due::{Due, Why};
+use noting::{Noting, What};
 
 /// Rows looked at in one round: at about 2 KiB each half a megabyte.
 const ROUND_MAX: i64 = 256;
@@ -44,17 +43,25 @@ type Key = (String, Uuid);
 /// What the stage works with.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// The database.
-    pub pool: PgPool,
-    /// Who is attached here.
-    pub registry: Arc<Registry>,
-    /// Woken when bytes are there to be sent.
-    pub wake: Arc<Wake>,
+    pool: PgPool,
+    registry: Arc<Registry>,
+    wake: Arc<Wake>,
+    noting: Arc<Noting>,
 }
 
 impl Stage {
-    /// Delivers until told to stop. A failed round is tried again at the next poll.
+    /// The stage over a database and the sessions attached here; `wake` tells that bytes are there to be sent.
+    #[must_use]
+    pub fn new(pool: PgPool, registry: Arc<Registry>, wake: Arc<Wake>) -> Self {
+        Self { pool, registry, wake, noting: Arc::default() }
+    }
+
+    /// Delivers until told to stop, and notes what it delivered. A failed round is tried again at the next poll.
     pub async fn run(self, stop: CancellationToken) {
+        tokio::join!(self.send(&stop), self.noting.run(&self.pool, &stop));
+    }
+
+    async fn send(&self, stop: &CancellationToken) {
         loop {
             let left = match self.pass().await {
                 Ok(pass) => pass.left,
@@ -80,31 +87,37 @@ impl Stage {
     /// Sends what is due now. Returns how many envelopes went onto lanes.
     ///
     /// # Errors
-    /// When the database fails. What was sent and not noted is sent again.
-    #[tracing::instrument(name = "hub.deliver", skip_all)]
+    /// When the database fails.
     pub async fn round(&self) -> Result<usize, store::Error> {
         self.pass().await.map(|pass| pass.sent)
     }
 
+    /// Notes what was sent and is not noted yet.
+    ///
+    /// # Errors
+    /// When the database fails; it is noted the next time.
+    pub async fn note(&self) -> Result<(), store::Error> {
+        self.noting.flush(&self.pool).await
+    }
+
+    #[tracing::instrument(name = "hub.deliver", skip_all)]
     async fn pass(&self) -> Result<Pass, store::Error> {
         let sessions = self.registry.leading();
-        if sessions.is_empty() {
+        if sessions.is_empty() || self.noting.full() {
             return Ok(Pass::default());
         }
         let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
         let mut conn = self.pool.acquire().await.label("deliver.connect")?;
-        let waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
+        let mut waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
+        drop(conn);
+        let full = waiting.len() as i64 == ROUND_MAX;
+        self.noting.leave_out(&mut waiting);
         let picked = pick(&waiting);
         if picked.is_empty() {
-            return Ok(Pass::default());
+            return Ok(Pass { sent: 0, left: full });
         }
         let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
-        let full = waiting.len() as i64 == ROUND_MAX;
-        let (sent, cancelled) = put(&by_cluster, &picked, waiting);
-        if !sent.is_empty() || !cancelled.is_empty() {
-            note(&mut conn, &sent, &cancelled).await?;
-        }
-        let sent = sent.len() + cancelled.len();
+        let sent = put(&by_cluster, &picked, waiting, &self.noting);
         Ok(Pass { sent, left: sent < picked.len() || full })
     }
 }
@@ -116,30 +129,6 @@ struct Pass {
     sent: usize,
     /// More is due: a lane was full, or there was more than a round takes.
     left: bool,
-}
-
-/// Notes what was put on streams, with its entries in the audit.
-async fn note(conn: &mut PgConnection, sent: &[Key], cancelled: &[Key]) -> Result<(), store::Error> {
-    let mut tx = conn.begin().await.label("deliver.begin")?;
-    let noted = outbox::sent(&mut tx, sent).await.label("deliver.sent")?;
-    let called_off = outbox::cancel_sent(&mut tx, cancelled).await.label("deliver.cancel_sent")?;
-    let mut entries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
-    let noted = noted.into_iter().map(|row| (Kind::CommandSent, row));
-    for (kind, (cluster, command, incident)) in noted.chain(called_off.into_iter().map(|row| (Kind::CancelSent, row))) {
-        entries.entry(cluster).or_default().push(Entry {
-            kind,
-            actor: "hub/deliver".to_owned(),
-            subject: format!("command/{command}"),
-            incident: Some(IncidentId::from_uuid(incident)),
-            body: json!({}),
-        });
-    }
-    let now = moment::now(&mut tx).await?;
-    // Chains in the order of their names, as everybody who takes several.
-    for (cluster, entries) in &entries {
-        audit::append(&mut tx, cluster, entries, now).await?;
-    }
-    tx.commit().await.label("deliver.commit")
 }
 
 /// What is to be done with each row; rows with nothing to do are left out.
@@ -160,14 +149,16 @@ fn pick(waiting: &[Waiting]) -> BTreeMap<Key, (Due, Option<Duration>)> {
     picked
 }
 
-/// Puts bytes on lanes, in the order of the commands' numbers. A full lane ends it for that cluster until the next round.
+/// Puts bytes on lanes, in the order of the commands' numbers, each to be noted by the moment at which it was found to be
+/// due. A full lane ends it for that cluster until the next round. Returns how many were put.
 fn put(
     sessions: &BTreeMap<&str, &Arc<Session>>,
     picked: &BTreeMap<Key, (Due, Option<Duration>)>,
     rows: Vec<Waiting>,
-) -> (Vec<Key>, Vec<Key>) {
-    let (mut sent, mut cancelled, mut full) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for Waiting { cluster_id, command_id, envelope, cancel_envelope: cancel, .. } in rows {
+    noting: &Noting,
+) -> usize {
+    let (mut sent, mut full) = (0, BTreeSet::new());
+    for Waiting { cluster_id, command_id, envelope, cancel_envelope: cancel, now, .. } in rows {
         let key = (cluster_id, command_id);
         let Some((due, first)) = picked.get(&key) else { continue };
         let Some(session) = sessions.get(key.0.as_str()).filter(|_| !full.contains(&key.0)) else { continue };
@@ -188,12 +179,13 @@ fn put(
                 if let Some(age) = first {
                     metrics::DELIVER_SECONDS.observe(*age);
                 }
-                sent.push(key);
+                noting.add(What::Command, key, now);
             }
-            Due::Cancel | Due::Expired | Due::Superseded | Due::Wait => cancelled.push(key),
+            Due::Cancel | Due::Expired | Due::Superseded | Due::Wait => noting.add(What::Cancel, key, now),
         }
+        sent += 1;
     }
-    (sent, cancelled)
+    sent
 }
 
 fn view(row: &Waiting) -> due::Command {

@@ -58,7 +58,7 @@ pub enum Why {
 #[must_use]
 pub fn due(command: &Command, now: Timestamp) -> Due {
     if command.cancel {
-        let told = command.cancel_sent_at.is_some_and(|at| at >= command.attached_at);
+        let told = command.cancel_sent_at.is_some_and(|at| at > command.attached_at);
         return if told { Due::Wait } else { Due::Cancel };
     }
     if !command.awaited {
@@ -72,7 +72,8 @@ pub fn due(command: &Command, now: Timestamp) -> Due {
     }
     match (command.sent_at, command.resend_at) {
         (None, _) => Due::Send(Why::First),
-        (Some(sent), _) if sent < command.attached_at => Due::Send(if command.dispatched { Why::NewSession } else { Why::First }),
+        // In one and the same millisecond, sent twice is better than not at all.
+        (Some(sent), _) if sent <= command.attached_at => Due::Send(if command.dispatched { Why::NewSession } else { Why::First }),
         (Some(_), Some(resend)) if now >= resend => Due::Send(Why::NotNow),
         (Some(_), Some(_) | None) => Due::Wait,
     }

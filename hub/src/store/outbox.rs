@@ -285,23 +285,46 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
     .await
 }
 
+/// An envelope that was put on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent<'a> {
+    /// The command's cluster.
+    pub cluster: &'a str,
+    /// The command.
+    pub command: Uuid,
+    /// When it was found to be due, by the database's clock: before it was put on the stream.
+    pub at: DateTime<Utc>,
+}
+
+fn columns<'a>(sent: &[Sent<'a>]) -> (Vec<&'a str>, Vec<Uuid>, Vec<DateTime<Utc>>) {
+    (
+        sent.iter().map(|sent| sent.cluster).collect(),
+        sent.iter().map(|sent| sent.command).collect(),
+        sent.iter().map(|sent| sent.at).collect(),
+    )
+}
+
 /// Notes that bytes were put on a stream, and returns cluster, command and incident of each. A report that was faster than
 /// this note is left as it is.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
-    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
+pub async fn sent(conn: &mut PgConnection, commands: &[Sent<'_>]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
+    if commands.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (clusters, ids, at) = columns(commands);
     sqlx::query_as(
         "UPDATE commands c SET state = CASE WHEN c.state = 'SIGNED' THEN 'DISPATCHED' ELSE c.state END,
                 state_at = CASE WHEN c.state = 'SIGNED' THEN clock_timestamp() ELSE c.state_at END,
-                sent_at = clock_timestamp(), resend_at = NULL
-         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+                sent_at = k.at, resend_at = CASE WHEN c.resend_at > k.at THEN c.resend_at END
+         FROM UNNEST($1::text[], $2::uuid[], $3::timestamptz[]) AS k(cluster_id, command_id, at)
          WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id AND c.envelope IS NOT NULL
          RETURNING c.cluster_id, c.command_id, c.incident_id",
     )
     .bind(clusters)
     .bind(ids)
+    .bind(at)
     .fetch_all(conn)
     .await
 }
@@ -310,16 +333,20 @@ pub async fn sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Resul
 ///
 /// # Errors
 /// When the database fails.
-pub async fn cancel_sent(conn: &mut PgConnection, commands: &[(String, Uuid)]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
-    let (clusters, ids): (Vec<&str>, Vec<Uuid>) = commands.iter().map(|(cluster, id)| (cluster.as_str(), *id)).unzip();
+pub async fn cancel_sent(conn: &mut PgConnection, commands: &[Sent<'_>]) -> Result<Vec<(String, Uuid, Uuid)>, sqlx::Error> {
+    if commands.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (clusters, ids, at) = columns(commands);
     sqlx::query_as(
-        "UPDATE commands c SET cancel_sent_at = clock_timestamp()
-         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+        "UPDATE commands c SET cancel_sent_at = k.at
+         FROM UNNEST($1::text[], $2::uuid[], $3::timestamptz[]) AS k(cluster_id, command_id, at)
          WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id
          RETURNING c.cluster_id, c.command_id, c.incident_id",
     )
     .bind(clusters)
     .bind(ids)
+    .bind(at)
     .fetch_all(conn)
     .await
 }

@@ -59,7 +59,14 @@ async fn propose(hub: &Hub, cluster: &str, number: i64) -> Uuid {
 
 fn stages(hub: &Hub) -> (sign::Stage, deliver::Stage) {
     let signing = sign::Stage { pool: hub.pool.clone(), signer: hub.signer.clone(), wake: hub.wake.clone() };
-    (signing, deliver::Stage { pool: hub.pool.clone(), registry: hub.registry.clone(), wake: hub.wake.clone() })
+    (signing, deliver::Stage::new(hub.pool.clone(), hub.registry.clone(), hub.wake.clone()))
+}
+
+/// A round, and the note of it.
+async fn deliver(stage: &deliver::Stage) -> usize {
+    let sent = stage.round().await.unwrap();
+    stage.note().await.unwrap();
+    sent
 }
 
 async fn state(hub: &Hub, command: Uuid) -> CommandState {
@@ -81,9 +88,9 @@ async fn a_command_is_signed_once_and_put_on_the_leaders_stream_once() {
     assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 1);
     assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 0, "nothing is left to sign");
     assert_eq!(state(&hub, id).await, CommandState::Signed);
-    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(deliver(&delivering).await, 1);
     assert_eq!(state(&hub, id).await, CommandState::Dispatched);
-    assert_eq!(delivering.round().await.unwrap(), 0, "nothing is sent twice within a session");
+    assert_eq!(deliver(&delivering).await, 0, "nothing is sent twice within a session");
     let bytes = leader.command().await;
     let body = v1::CommandBody::decode(envelope::parse(&bytes).unwrap().payload).unwrap();
     assert_eq!(Command::try_from(body).unwrap().id.uuid(), id);
@@ -103,13 +110,29 @@ async fn a_new_leader_gets_the_very_same_bytes() {
     propose(&hub, "alpha", 1).await;
     let (signing, delivering) = stages(&hub);
     signing.round(&mut BTreeSet::new()).await.unwrap();
-    delivering.round().await.unwrap();
+    deliver(&delivering).await;
     let bytes = first.command().await;
     let mut second = attach(&hub, "r1", Some(3)).await;
-    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(deliver(&delivering).await, 1);
     assert_eq!(second.command().await, bytes);
     let stored: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&hub.pool).await.unwrap();
     assert_eq!(stored, bytes);
+}
+
+#[tokio::test]
+async fn what_the_old_leader_was_sent_is_sent_to_the_new_one_even_when_it_is_noted_after_that_attached() {
+    let hub = Hub::start_with_database().await;
+    let mut first = attach(&hub, "r0", Some(2)).await;
+    propose(&hub, "alpha", 1).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    let bytes = first.command().await;
+    assert_eq!(delivering.round().await.unwrap(), 0, "what is not noted yet is not sent twice");
+    let mut second = attach(&hub, "r1", Some(3)).await;
+    delivering.note().await.unwrap();
+    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(second.command().await, bytes);
 }
 
 #[tokio::test]
@@ -120,13 +143,13 @@ async fn a_standby_that_takes_over_on_its_old_session_gets_what_the_dead_leader_
     propose(&hub, "alpha", 1).await;
     let (signing, delivering) = stages(&hub);
     signing.round(&mut BTreeSet::new()).await.unwrap();
-    delivering.round().await.unwrap();
+    deliver(&delivering).await;
     let bytes = first.command().await;
     let beat = v1::Heartbeat { lease_transitions: Some(3), ..v1::Heartbeat::default() };
     standby.send(attach_request::Message::Heartbeat(beat)).await;
     let sent = async {
         loop {
-            match delivering.round().await.unwrap() {
+            match deliver(&delivering).await {
                 0 => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
                 sent => return sent,
             }
@@ -144,12 +167,12 @@ async fn after_a_not_now_the_same_bytes_go_out_again_and_not_before_their_time()
     propose(&hub, "alpha", 1).await;
     let (signing, delivering) = stages(&hub);
     signing.round(&mut BTreeSet::new()).await.unwrap();
-    delivering.round().await.unwrap();
+    deliver(&delivering).await;
     let bytes = leader.command().await;
     sqlx::query("UPDATE commands SET resend_at = now() + interval '1 hour'").execute(&hub.pool).await.unwrap();
-    assert_eq!(delivering.round().await.unwrap(), 0);
+    assert_eq!(deliver(&delivering).await, 0);
     sqlx::query("UPDATE commands SET resend_at = now()").execute(&hub.pool).await.unwrap();
-    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(deliver(&delivering).await, 1);
     assert_eq!(leader.command().await, bytes);
 }
 
@@ -160,7 +183,7 @@ async fn standbys_outranked_leaders_and_late_commands_get_nothing() {
     propose(&hub, "alpha", 1).await;
     signing.round(&mut BTreeSet::new()).await.unwrap();
     let _standby = attach(&hub, "r0", None).await;
-    assert_eq!(delivering.round().await.unwrap(), 0, "a standby gets no command");
+    assert_eq!(deliver(&delivering).await, 0, "a standby gets no command");
     let _leader = attach(&hub, "r1", Some(2)).await;
     sqlx::query(
         "INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, lease_transitions) VALUES ('alpha', 'r2', 'b', 'other hub', 3)",
@@ -168,10 +191,10 @@ async fn standbys_outranked_leaders_and_late_commands_get_nothing() {
     .execute(&hub.pool)
     .await
     .unwrap();
-    assert_eq!(delivering.round().await.unwrap(), 0, "another hub holds the session that proves more");
+    assert_eq!(deliver(&delivering).await, 0, "another hub holds the session that proves more");
     sqlx::query("DELETE FROM sessions WHERE replica_id = 'r2'").execute(&hub.pool).await.unwrap();
     sqlx::query("UPDATE commands SET deliver_by = created_at").execute(&hub.pool).await.unwrap();
-    assert_eq!(delivering.round().await.unwrap(), 0, "its time is over");
+    assert_eq!(deliver(&delivering).await, 0, "its time is over");
 }
 
 #[tokio::test]
@@ -183,7 +206,7 @@ async fn what_is_called_off_is_never_sent_and_its_cancellation_is() {
     signing.round(&mut BTreeSet::new()).await.unwrap();
     sqlx::query("UPDATE commands SET cancel_asked_at = now(), cancel_reason = 'stop'").execute(&hub.pool).await.unwrap();
     assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 1);
-    assert_eq!(delivering.round().await.unwrap(), 1);
+    assert_eq!(deliver(&delivering).await, 1);
     let cancel = leader.next_of(|message| match message {
         Message::Cancel(cancel) => Some(cancel.envelope.to_vec()),
         Message::Command(_) => panic!("a command that was called off was sent"),
@@ -192,7 +215,7 @@ async fn what_is_called_off_is_never_sent_and_its_cancellation_is() {
     let cancel = envelope::parse(&cancel.await.unwrap()).unwrap();
     assert_eq!(cancel.payload_type, envelope::CANCEL_TYPE);
     assert_eq!(v1::CancelBody::decode(cancel.payload).unwrap().command_id, id.to_string());
-    assert_eq!(delivering.round().await.unwrap(), 0, "once per session");
+    assert_eq!(deliver(&delivering).await, 0, "once per session");
     let kinds: Vec<String> =
         sqlx::query_scalar("SELECT kind FROM audit_entries WHERE chain = 'alpha' AND subject = $1 ORDER BY seq")
             .bind(format!("command/{id}"))

@@ -1,0 +1,128 @@
+//! What was put on streams and is to be noted in the database: gathered for a moment, so that a storm of commands costs a
+//! few commits and none of them waits for the note of the one before. Until it is noted, an envelope is not sent again
+//! here; it is noted by the moment at which it was found to be due, so that a session that began later is sent it anew.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use chrono::{DateTime, Utc};
+use gpuheal_proto::ids::IncidentId;
+use serde_json::json;
+use sqlx::PgPool;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::Key;
+use crate::{
+    audit::{self, Entry, Kind},
+    chain::chain,
+    metrics,
+    store::{
+        self, Labelled as _, moment,
+        outbox::{self, Sent, Waiting},
+    },
+};
+
+/// How long notes gather: shorter than a spoke waits before it reports, so that the audit tells the sending first.
+const GATHER: Duration = Duration::from_millis(10);
+/// Pause after the database failed.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Notes that may wait before nothing more is sent: four rounds, at about 100 bytes each.
+const WAITING_MAX: usize = 4 * super::ROUND_MAX as usize;
+
+/// What was put on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum What {
+    Command,
+    Cancel,
+}
+
+/// Envelopes that are on streams and not yet noted.
+#[derive(Debug, Default)]
+pub(super) struct Noting {
+    waiting: Mutex<BTreeMap<(What, Key), DateTime<Utc>>>,
+    some: Notify,
+}
+
+impl Noting {
+    pub(super) fn add(&self, what: What, key: Key, due_at: DateTime<Utc>) {
+        self.waiting().insert((what, key), due_at);
+        self.some.notify_one();
+    }
+
+    /// So much waits to be noted that nothing more may be sent.
+    pub(super) fn full(&self) -> bool {
+        self.waiting().len() >= WAITING_MAX
+    }
+
+    /// Takes out the rows whose envelopes are on a stream already.
+    pub(super) fn leave_out(&self, rows: &mut Vec<Waiting>) {
+        let waiting = self.waiting();
+        rows.retain(|row| {
+            let what = if row.cancel_asked_at.is_some() { What::Cancel } else { What::Command };
+            !waiting.contains_key(&(what, (row.cluster_id.clone(), row.command_id)))
+        });
+    }
+
+    /// Notes until told to stop, and then what is left.
+    pub(super) async fn run(&self, pool: &PgPool, stop: &CancellationToken) {
+        loop {
+            let go_on = stop.run_until_cancelled(async {
+                self.some.notified().await;
+                tokio::time::sleep(GATHER).await;
+            });
+            let last = go_on.await.is_none();
+            if let Err(error) = self.flush(pool).await {
+                metrics::STAGE_FAILURES.inc(["deliver"]);
+                tracing::warn!(error = %chain(&error), "what was sent is not noted yet");
+                self.some.notify_one();
+                stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Notes all that waits, with its entries in the audit; on failure it goes on waiting.
+    pub(super) async fn flush(&self, pool: &PgPool) -> Result<(), store::Error> {
+        let notes = self.waiting().clone();
+        if notes.is_empty() {
+            return Ok(());
+        }
+        let of = |kind: What| -> Vec<Sent<'_>> {
+            let these = notes.iter().filter(|((what, _), _)| *what == kind);
+            these.map(|((_, (cluster, command)), at)| Sent { cluster, command: *command, at: *at }).collect()
+        };
+        let mut tx = pool.begin().await.label("deliver.begin")?;
+        let sent = outbox::sent(&mut tx, &of(What::Command)).await.label("deliver.sent")?;
+        let called_off = outbox::cancel_sent(&mut tx, &of(What::Cancel)).await.label("deliver.cancel_sent")?;
+        let mut entries: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+        let sent = sent.into_iter().map(|row| (Kind::CommandSent, row));
+        for (kind, (cluster, command, incident)) in sent.chain(called_off.into_iter().map(|row| (Kind::CancelSent, row))) {
+            entries.entry(cluster).or_default().push(Entry {
+                kind,
+                actor: "hub/deliver".to_owned(),
+                subject: format!("command/{command}"),
+                incident: Some(IncidentId::from_uuid(incident)),
+                body: json!({}),
+            });
+        }
+        let now = moment::now(&mut tx).await?;
+        // Chains in the order of their names, as everybody who takes several.
+        for (cluster, entries) in &entries {
+            audit::append(&mut tx, cluster, entries, now).await?;
+        }
+        tx.commit().await.label("deliver.commit")?;
+        // What was put again meanwhile, by a later moment, is noted next.
+        self.waiting().retain(|key, at| notes.get(key) != Some(at));
+        Ok(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<(What, Key), DateTime<Utc>>> {
+        self.waiting.lock().expect("no holder of this lock panics")
+    }
+}
