@@ -26,7 +26,7 @@ use gpuheal_proto::{fault::Fault, ids::StreamId, limits, link::v1};
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
-pub use check::check_segment;
+pub use check::{check_records, check_segment};
 pub use disk::Chunk;
 use disk::Disk;
 use tail::Tail;

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{
     disk::{Chunk, chunk},
+    record,
     rewrite::{Old, rewrite},
     segment::scan_bytes,
     severity::{self, Worth},
@@ -30,6 +31,21 @@ pub fn check_segment(bytes: &[u8]) {
     let after = walk(&new.bytes, again.next_seq);
     let kept: BTreeMap<_, _> = before.into_iter().filter(|(_, fault)| severity::of(fault).1 != Worth::Minor).collect();
     assert_eq!(after, kept, "what is dear stays, under its number");
+}
+
+/// The same over records that are whole, so that a fuzzer needs no checksum: each is two bytes of length, little-endian, and
+/// so many of protobuf.
+///
+/// # Panics
+/// As [`check_segment`].
+pub fn check_records(mut bytes: &[u8]) {
+    let mut segment = Vec::new();
+    while let Some((length, rest)) = bytes.split_first_chunk::<2>() {
+        let (payload, rest) = rest.split_at(rest.len().min(u16::from_le_bytes(*length).into()));
+        segment.extend(record::frame(|out| out.extend_from_slice(payload)));
+        bytes = rest;
+    }
+    check_segment(&segment);
 }
 
 /// Every fault by its number, read batch by batch as a sender does.

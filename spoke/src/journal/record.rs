@@ -76,20 +76,17 @@ impl Kind {
 impl Record {
     /// As it goes to disk.
     pub(super) fn frame(&self) -> Vec<u8> {
-        let length = self.encoded_len();
-        let mut out = Vec::with_capacity(FRAME_HEAD + length);
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&(length as u32).to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        self.encode(&mut out).expect("a Vec grows");
-        let crc = checksum(&out[4..8], &out[FRAME_HEAD..]);
-        out[8..12].copy_from_slice(&crc.to_le_bytes());
-        out
+        frame(|out| self.encode(out).expect("a Vec grows"))
     }
 
     /// The number after this record's last.
     pub(super) fn next_seq(&self) -> u64 {
         self.checked_next_seq().expect("parse lets no other pass")
+    }
+
+    /// Only one kind has faults, and one has lost ones: then a record's length in numbers is what its kind says.
+    const fn is_of_its_kind(&self) -> bool {
+        (self.kind == Kind::FAULTS || self.faults.is_empty()) && (self.kind == Kind::GAP || self.lost.is_empty())
     }
 
     fn checked_next_seq(&self) -> Option<u64> {
@@ -107,6 +104,18 @@ impl Record {
             (count > 0).then_some(Lost { count, ..*lost })
         })
     }
+}
+
+/// What `payload` writes, as it goes to disk.
+pub(super) fn frame(payload: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::from(MAGIC);
+    out.extend_from_slice(&[0; 8]);
+    payload(&mut out);
+    let length = (out.len() - FRAME_HEAD) as u32;
+    out[4..8].copy_from_slice(&length.to_le_bytes());
+    let crc = checksum(&out[4..8], &out[FRAME_HEAD..]);
+    out[8..12].copy_from_slice(&crc.to_le_bytes());
+    out
 }
 
 fn checksum(length: &[u8], payload: &[u8]) -> u32 {
@@ -129,8 +138,7 @@ pub(super) fn parse(bytes: &[u8]) -> Option<(Record, usize)> {
         return None;
     }
     let record = Record::decode(payload).ok()?;
-    record.checked_next_seq()?;
-    Some((record, FRAME_HEAD + length))
+    (record.is_of_its_kind() && record.checked_next_seq().is_some()).then_some((record, FRAME_HEAD + length))
 }
 
 /// Every whole record in `bytes`, each with its offset.

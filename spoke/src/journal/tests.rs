@@ -12,6 +12,7 @@ use super::*;
 
 mod full;
 mod laws;
+mod stream;
 
 fn fault(code: &str) -> Fault {
     let uid = NodeUid::parse("u1").unwrap();
