@@ -74,8 +74,9 @@ impl Heard {
     /// watch that counts. Never later than it was: the clock's uncertainty is taken off.
     #[must_use]
     pub fn nodes_as_of(&self, clock: &HubClock) -> Option<Timestamp> {
-        let age = self.ages().into_iter().find(|known| known.0 == NODES)?.1?;
+        // The clock before the age: whoever is held up in between tells of an earlier moment, never of a later one.
         let (now, uncertainty) = clock.now()?;
+        let age = self.ages().into_iter().find(|known| known.0 == NODES)?.1?;
         Some(now.before(age + uncertainty))
     }
 
