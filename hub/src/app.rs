@@ -2,6 +2,7 @@
 //! new comes in and sessions are sent away, then what was taken is committed, then the stages end.
 
 mod log;
+mod operate;
 mod ready;
 
 use std::{sync::Arc, time::Duration};
@@ -47,6 +48,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Migrate(database) => migrate(&database).await,
         Command::Serve(serve) => self::serve(*serve).await,
+        Command::Revoke(revoke) => operate::revoke(&revoke).await,
+        Command::ClearQuarantine(clear) => operate::clear_quarantine(&clear).await,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{fs, net::SocketAddr, path::PathBuf};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use gpuheal_proto::ids::ClusterId;
 
 /// The hub of gpu-selfhealing: keeps the fleet's faults, decides, signs commands and hands them to the clusters' spokes.
 #[derive(Debug, Parser)]
@@ -35,6 +36,54 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Bring the database's schema to this version's, and end.
     Migrate(Database),
+    /// Refuse a cluster's certificates from now on, all that were issued until now or some; every hub cuts their streams.
+    Revoke(Revoke),
+    /// Let a cluster in again whose identity was seen in two places, after the copy is gone.
+    ClearQuarantine(ClearQuarantine),
+}
+
+/// What is refused.
+#[derive(Debug, ClapArgs)]
+pub struct Revoke {
+    /// Whose, by whom and why.
+    #[command(flatten)]
+    pub who: Who,
+    /// Serial number in hex of one certificate; may be repeated. Without it: every certificate that began before now.
+    #[arg(long)]
+    pub serial: Vec<String>,
+}
+
+/// Who is let in.
+#[derive(Debug, ClapArgs)]
+pub struct ClearQuarantine {
+    /// Whose, by whom and why.
+    #[command(flatten)]
+    pub who: Who,
+}
+
+/// An operator's word on a cluster, as the audit keeps it.
+#[derive(Debug, ClapArgs)]
+pub struct Who {
+    /// The database.
+    #[command(flatten)]
+    pub database: Database,
+    /// The cluster's id.
+    #[arg(value_parser = |text: &str| ClusterId::parse(text))]
+    pub cluster: ClusterId,
+    /// Why, for the audit.
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// Who does it, for the audit.
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub by: String,
+}
+
+impl Who {
+    /// As the audit names people.
+    #[must_use]
+    pub fn actor(&self) -> String {
+        format!("user/{}", self.by)
+    }
 }
 
 /// Where the database is.
@@ -138,5 +187,14 @@ mod tests {
         assert!(parse(&["migrate"]).is_err());
         assert!(parse(&["migrate", "--database-url", "a", "--database-url-file", "b"]).is_err());
         assert!(parse(&[]).is_err(), "a subcommand must be named");
+    }
+
+    #[test]
+    fn an_operator_must_say_who_and_why() {
+        let parse = |args: &[&str]| Args::try_parse_from([&["gpuheal-hub"], args].concat());
+        let whole = ["revoke", "--database-url", "postgres://h/d", "alpha", "--by", "erin", "--reason", "lost laptop"];
+        assert!(parse(&whole).is_ok());
+        assert!(parse(&whole[..6]).is_err());
+        assert!(parse(&["clear-quarantine", "--database-url", "u", "ALPHA", "--by", "e", "--reason", "r"]).is_err(), "no such id");
     }
 }

@@ -80,6 +80,12 @@ kinds!(
     PolicyApplied = "policy_applied",
     /// A person stopped the whole fleet, or let it go on.
     FleetStop = "fleet_stop",
+    /// Link: an identity was seen in two places, nobody attaches under it any more.
+    CloneQuarantined = "clone_quarantined",
+    /// A person let an identity in again.
+    QuarantineCleared = "quarantine_cleared",
+    /// A person had certificates of a cluster refused from then on.
+    CertificatesRevoked = "certificates_revoked",
 );
 
 /// Something that was done, before it has a place in its chain.

@@ -1,6 +1,8 @@
 //! Who is on the other end: the one SPIFFE id in a client certificate whose chain was verified before.
 //! Never looks at the subject, never at what the peer says about itself; a certificate with two ids has none.
 
+pub mod denied;
+
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use gpuheal_proto::{
@@ -10,6 +12,8 @@ use gpuheal_proto::{
 use rustls::pki_types::CertificateDer;
 use tonic::{Request, Status};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use denied::{Certificate, Serial};
 
 /// A role and its name. The hub's own certificate gives none: nobody may speak to a hub as the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +67,7 @@ pub struct Peer(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     identity: Identity,
+    certificate: Certificate,
     not_after: Timestamp,
     addr: SocketAddr,
 }
@@ -83,13 +88,19 @@ impl Peer {
         }
         let identity = parse_uri(only_uri(&cert)?, trust_domain)?;
         let not_after = Timestamp::from_unix_ms(cert.validity().not_after.timestamp().saturating_mul(1000));
-        Ok(Self(Arc::new(Inner { identity, not_after, addr })))
+        Ok(Self(Arc::new(Inner { identity, certificate: certificate(&cert), not_after, addr })))
     }
 
     /// Who.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.0.identity
+    }
+
+    /// Which certificate it showed.
+    #[must_use]
+    pub fn certificate(&self) -> &Certificate {
+        &self.0.certificate
     }
 
     /// Until when its certificate is good. An open stream ends with it.
@@ -102,6 +113,23 @@ impl Peer {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.0.addr
+    }
+}
+
+fn certificate(cert: &X509Certificate<'_>) -> Certificate {
+    let not_before = Timestamp::from_unix_ms(cert.validity().not_before.timestamp().saturating_mul(1000));
+    Certificate { serial: Serial::from_bytes(cert.raw_serial()), not_before }
+}
+
+/// The cluster that a certificate is for, whatever its trust domain, for whoever must refuse one before it is looked at in
+/// full. None: it is no spoke's.
+#[must_use]
+pub(crate) fn spoke_certificate(cert: &CertificateDer<'_>) -> Option<(ClusterId, Certificate)> {
+    let (_, cert) = X509Certificate::from_der(cert).ok()?;
+    let (domain, _) = only_uri(&cert).ok()?.strip_prefix("spiffe://")?.split_once('/')?;
+    match parse_uri(only_uri(&cert).ok()?, domain).ok()? {
+        Identity::Spoke(cluster) => Some((cluster, certificate(&cert))),
+        Identity::User(_) => None,
     }
 }
 

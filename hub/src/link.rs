@@ -1,6 +1,8 @@
 //! The link: one bidirectional stream per spoke replica. Checks who attaches, then hands what comes up to the stages and
 //! what the stages have to the stream. An ack means "committed", never "processed". Decides nothing about faults.
 
+pub mod clone;
+mod guard;
 pub mod hello;
 mod lanes;
 mod pulse;
@@ -27,8 +29,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    clock, fit, identity, ingest, metrics,
-    store::session::{self, Attached},
+    clock, fit,
+    identity::{self, Peer},
+    ingest, metrics,
+    store::session::{self, Attached, Refused as NotAttached},
     wake::Wake,
 };
 use hello::Hello;
@@ -102,12 +106,11 @@ impl LinkService for Link {
 
     async fn attach(&self, request: Request<Streaming<AttachRequest>>) -> Result<Response<Self::AttachStream>, Status> {
         let (cluster, peer) = identity::spoke(&request)?;
-        let left = peer.not_after().since(clock::now());
         let end = CancellationToken::new();
         let (lanes, down) = lanes::lanes(&end);
         let (inner, up) = (self.inner.clone(), request.into_inner());
         // Headers go out before the Hello is read, so that neither side waits for the other.
-        self.inner.tasks.spawn(async move { inner.serve(cluster, up, lanes, end, left).await });
+        self.inner.tasks.spawn(async move { inner.serve(cluster, peer, up, lanes, end).await });
         Ok(Response::new(Box::pin(down)))
     }
 }
@@ -117,17 +120,19 @@ impl Inner {
     async fn serve(
         self: Arc<Self>,
         cluster: ClusterId,
+        peer: Peer,
         mut up: Streaming<AttachRequest>,
         lanes: lanes::Lanes,
         end: CancellationToken,
-        left: Duration,
     ) {
-        let (hello, attached) = match self.greet(&cluster, &mut up, &end).await {
+        let (hello, attached) = match self.greet(&cluster, &peer, &mut up, &end).await {
             Ok(greeted) => greeted,
             Err(refusal) => return refusal.say(&cluster, &lanes, &end),
         };
         metrics::ATTACHES.inc(["ok"]);
-        let session = Session::new(cluster.clone(), hello.replica.clone(), attached.generation, lanes, end);
+        let left = peer.not_after().since(clock::now());
+        let owner = registry::Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
+        let session = Session::new(owner, peer.certificate().clone(), lanes, end);
         session.set_lease(hello.lease_transitions);
         let session = Arc::new(session);
         tracing::info!(
@@ -158,6 +163,7 @@ impl Inner {
     async fn greet(
         &self,
         cluster: &ClusterId,
+        peer: &Peer,
         up: &mut Streaming<AttachRequest>,
         end: &CancellationToken,
     ) -> Result<(Hello, Attached), Refusal> {
@@ -169,16 +175,18 @@ impl Inner {
         let slot = tokio::time::timeout(ATTACH_WAIT, self.attaches.acquire());
         let Ok(Ok(_slot)) = slot.await else { return Err(Refusal::Busy) };
         let mut tx = self.pool.begin().await.map_err(|error| Refusal::Database(error.to_string()))?;
-        match session::session_attach(&mut tx, &hello, &self.hub_id).await {
-            Ok(Some(attached)) => {
-                tx.commit().await.map_err(|error| Refusal::Database(error.to_string()))?;
+        let attached = session::session_attach(&mut tx, &hello, peer.certificate(), &self.hub_id).await;
+        let attached = attached.map_err(|error| Refusal::Database(crate::chain::chain(&error).to_string()))?;
+        // A refusal is kept too: it may have left the identity in quarantine.
+        tx.commit().await.map_err(|error| Refusal::Database(error.to_string()))?;
+        match attached {
+            Ok(attached) => {
                 if attached.term_raised {
                     tracing::error!(cluster.id = %cluster, hub.term = attached.hub_term, "this database lost commits that a cluster has seen: term raised");
                 }
                 Ok((hello, attached))
             }
-            Ok(None) => Err(Refusal::ForeignUid { claimed: hello.kube_system_uid }),
-            Err(error) => Err(Refusal::Database(error.to_string())),
+            Err(why) => Err(refused(why, &hello, peer)),
         }
     }
 
@@ -197,6 +205,32 @@ impl Inner {
         if let Err(error) = noted.await {
             // Its row goes stale instead, which says the same a little later.
             tracing::warn!(error, cluster.id = %session.cluster(), "end of a session was not noted");
+        }
+    }
+}
+
+/// Tells people of a clone when it is news; the spoke is told each time.
+fn refused(why: NotAttached, hello: &Hello, peer: &Peer) -> Refusal {
+    let alarm = |cause: &'static str| {
+        metrics::CLONE_ALARMS.inc([cause]);
+        tracing::error!(
+            cluster.id = %hello.cluster, replica.id = %hello.replica, spoke.boot = hello.boot_id, peer.addr = %peer.addr(), cause,
+            "this cluster's identity was seen in two places: nobody attaches under it until a person clears it"
+        );
+    };
+    match why {
+        NotAttached::Revoked => Refusal::Revoked,
+        NotAttached::Foreign { alarm: news } => {
+            if news {
+                alarm("kube_system_uid");
+            }
+            Refusal::ForeignUid { claimed: hello.kube_system_uid.clone() }
+        }
+        NotAttached::Quarantined { alarm: news, detail } => {
+            if news {
+                alarm("boot_ids");
+            }
+            Refusal::Quarantined { detail }
         }
     }
 }
@@ -224,6 +258,10 @@ enum Refusal {
     Hello(#[from] hello::Error),
     #[error("another cluster with another kube-system UID is attached under this id; this one says {claimed:?}")]
     ForeignUid { claimed: String },
+    #[error("this identity was seen in two places and waits for a person: {detail}")]
+    Quarantined { detail: String },
+    #[error("this certificate was revoked")]
+    Revoked,
     #[error("too many attach at once")]
     Busy,
     #[error("the hub cannot reach its database")]
@@ -236,6 +274,8 @@ impl Refusal {
             Self::NoHello => (RejectCode::Unspecified, RETRY_SOON, "no_hello"),
             Self::Hello(hello::Error::Foreign { .. }) | Self::ForeignUid { .. } => (RejectCode::Foreign, RETRY_LATE, "foreign"),
             Self::Hello(hello::Error::Field { .. } | hello::Error::Id(_)) => (RejectCode::Upgrade, RETRY_LATE, "invalid"),
+            Self::Quarantined { .. } => (RejectCode::Quarantined, RETRY_LATE, "quarantined"),
+            Self::Revoked => (RejectCode::Revoked, RETRY_LATE, "revoked"),
             Self::Busy => (RejectCode::Busy, RETRY_SOON, "busy"),
             Self::Database(_) => (RejectCode::Busy, RETRY_SOON, "database"),
         };
@@ -267,6 +307,12 @@ const fn kind(message: &attach_request::Message) -> &'static str {
         Up::SettingsAck(_) => "settings_ack",
         Up::Heartbeat(_) => "heartbeat",
     }
+}
+
+/// A session's word that it cannot go on and had better not come again soon.
+fn goaway_long(reason: &str) -> v1::Goaway {
+    let reconnect_after_ms = u32::try_from(pulse::jitter(RETRY_LATE).as_millis()).unwrap_or(u32::MAX);
+    Goaway { reconnect_after_ms, reason: reason.to_owned() }
 }
 
 /// A session's word that it cannot go on, after which the spoke resumes from what is committed.

@@ -8,21 +8,30 @@ pub use kinds::{Counter, Family, Gauge, Histogram};
 /// TLS handshakes on the listeners by how they ended.
 pub static HANDSHAKES: Family<2> = Family::counter(
     "gpu_selfhealing_hub_handshakes_total",
-    "TLS handshakes, by listener (link, fleet) and outcome (ok, tls, timeout, identity).",
+    "TLS handshakes, by listener (link, fleet) and outcome (ok, tls, timeout, identity, revoked).",
     ["listener", "outcome"],
 );
 /// Attach attempts.
 pub static ATTACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_attaches_total",
-    "Attempts of spoke replicas to attach, by outcome (ok, foreign, busy, invalid, no_hello, database).",
+    "Attempts of spoke replicas to attach, by outcome (ok, foreign, quarantined, revoked, busy, invalid, no_hello, database).",
     ["outcome"],
 );
 /// Sessions now.
 pub static SESSIONS: Gauge = Gauge::new("gpu_selfhealing_hub_sessions", "Spoke replicas that are attached to this hub process.");
+/// Identities seen in two places.
+pub static CLONE_ALARMS: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_clone_alarms_total",
+    "Times that a cluster's identity was seen in two places and was quarantined, by cause (boot_ids, kube_system_uid).",
+    ["cause"],
+);
+/// And not cleared yet.
+pub static QUARANTINED: Gauge =
+    Gauge::new("gpu_selfhealing_hub_clusters_quarantined", "Clusters under whose identity nobody may attach until a person clears it.");
 /// Why sessions ended.
 pub static DETACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_detaches_total",
-    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, database, certificate).",
+    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, database, certificate, revoked, quarantined).",
     ["cause"],
 );
 /// Messages up.
@@ -126,7 +135,7 @@ pub static FLEET_CALLS: Family<2> = Family::counter(
 /// A stage's loop failed.
 pub static STAGE_FAILURES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_stage_failures_total",
-    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts).",
+    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts, guard).",
     ["stage"],
 );
 /// Certificates read again.
@@ -145,6 +154,7 @@ pub fn text() -> String {
     }
     let single = [
         &ATTACHES,
+        &CLONE_ALARMS,
         &DETACHES,
         &MESSAGES_UP,
         &TEXTS_MENDED,
@@ -165,6 +175,7 @@ pub fn text() -> String {
         family.write(&mut out);
     }
     SESSIONS.write(&mut out);
+    QUARANTINED.write(&mut out);
     FAULTS.write(&mut out);
     for histogram in [&ACK_SECONDS, &DECIDE_SECONDS, &DELIVER_SECONDS, &SETTLE_SECONDS, &AUDIT_SECONDS] {
         histogram.write(&mut out);

@@ -17,6 +17,8 @@ pub mod outbox;
 pub mod policy;
 pub mod pool;
 pub mod process;
+pub mod quarantine;
+pub mod revocation;
 pub mod session;
 pub mod settle;
 pub mod snapshot;

@@ -3,6 +3,7 @@
 
 mod accept;
 mod files;
+mod verify;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use accept::{Connection, Listener, incoming};
 
-use crate::metrics;
+use crate::{identity::denied::DenyList, metrics};
 
 /// How often the identity's files are looked at. Renewed certificates are good for hours: a minute would do as well.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -22,6 +23,7 @@ const RELOAD_EVERY: Duration = Duration::from_secs(10);
 pub struct Identity {
     dir: PathBuf,
     current: ArcSwap<Loaded>,
+    denied: Arc<DenyList>,
 }
 
 #[derive(Debug)]
@@ -37,8 +39,15 @@ impl Identity {
     /// When one of them cannot be read or used.
     pub fn open(dir: PathBuf) -> Result<Arc<Self>, Error> {
         let files = files::read(&dir)?;
-        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files)?) };
-        Ok(Arc::new(Self { dir, current: ArcSwap::from_pointee(loaded) }))
+        let denied = Arc::default();
+        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files, &denied)?) };
+        Ok(Arc::new(Self { dir, current: ArcSwap::from_pointee(loaded), denied }))
+    }
+
+    /// Clients' certificates that are refused although their chain is good.
+    #[must_use]
+    pub const fn denied(&self) -> &Arc<DenyList> {
+        &self.denied
     }
 
     /// What the next handshake is made with.
@@ -56,7 +65,7 @@ impl Identity {
         if files.digest == self.current.load().digest {
             return Ok(false);
         }
-        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files)?) };
+        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files, &self.denied)?) };
         self.current.store(Arc::new(loaded));
         Ok(true)
     }
@@ -79,14 +88,14 @@ impl Identity {
     }
 }
 
-fn config(files: files::Files) -> Result<ServerConfig, Error> {
+fn config(files: files::Files, denied: &Arc<DenyList>) -> Result<ServerConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
     for ca in files.ca {
         roots.add(ca).map_err(Error::Ca)?;
     }
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().map_err(Error::Verifier)?;
+    let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().map_err(Error::Verifier)?;
+    let verifier = Arc::new(verify::Verifier { chain, denied: denied.clone() });
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .map_err(Error::Config)?

@@ -69,6 +69,8 @@ pub struct Wake {
     pub signed: Bell,
     /// A report was taken: wakes decide.
     pub settled: Bell,
+    /// A person said whose certificates count: wakes whoever cuts streams.
+    pub guarded: Bell,
 }
 
 impl Wake {
@@ -78,8 +80,14 @@ impl Wake {
         Arc::default()
     }
 
-    fn bells(&self) -> [(&'static str, &Bell); 4] {
-        [("ingested", &self.ingested), ("decided", &self.decided), ("signed", &self.signed), ("settled", &self.settled)]
+    fn bells(&self) -> [(&'static str, &Bell); 5] {
+        [
+            ("ingested", &self.ingested),
+            ("decided", &self.decided),
+            ("signed", &self.signed),
+            ("settled", &self.settled),
+            ("guarded", &self.guarded),
+        ]
     }
 
     /// What other hubs are to hear, and forgets it.
@@ -132,7 +140,7 @@ impl Wake {
                     None => {}
                 },
                 // The connection was lost and made again: whatever was told meanwhile is not known.
-                None => self.hear("ingested decided signed settled"),
+                None => self.bells().into_iter().for_each(|(_, bell)| bell.heard()),
             }
         }
     }
@@ -146,6 +154,15 @@ impl Wake {
             }
         }
     }
+}
+
+/// Rings the bell `guarded` of every hub, for whoever is no hub and has just committed something of that kind. Lost, it
+/// costs half a second.
+///
+/// # Errors
+/// When the database fails.
+pub async fn ring_guarded(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_notify($1, 'no hub|guarded')").bind(CHANNEL).execute(conn).await.map(drop)
 }
 
 #[cfg(test)]

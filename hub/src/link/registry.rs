@@ -17,17 +17,24 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::lanes::{Lane, Lanes, Refused};
-use crate::{metrics, store::outbox::Leading};
+use crate::{identity::denied::Certificate, metrics, store::outbox::Leading};
 
 /// Stands for "does not lead".
 const NO_LEASE: i64 = -1;
 
+/// Whose a stream is, and in which generation.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    pub(super) cluster: ClusterId,
+    pub(super) replica: ReplicaId,
+    pub(super) generation: u64,
+}
+
 /// One replica's stream.
 #[derive(Debug)]
 pub struct Session {
-    cluster: ClusterId,
-    replica: ReplicaId,
-    generation: u64,
+    owner: Owner,
+    certificate: Certificate,
     lanes: Lanes,
     end: CancellationToken,
     /// Proof of leadership, or [`NO_LEASE`].
@@ -39,11 +46,10 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn new(cluster: ClusterId, replica: ReplicaId, generation: u64, lanes: Lanes, end: CancellationToken) -> Self {
+    pub(super) fn new(owner: Owner, certificate: Certificate, lanes: Lanes, end: CancellationToken) -> Self {
         Self {
-            cluster,
-            replica,
-            generation,
+            owner,
+            certificate,
             lanes,
             end,
             lease: AtomicI64::new(NO_LEASE),
@@ -56,19 +62,25 @@ impl Session {
     /// Its cluster.
     #[must_use]
     pub const fn cluster(&self) -> &ClusterId {
-        &self.cluster
+        &self.owner.cluster
     }
 
     /// Its replica.
     #[must_use]
     pub const fn replica(&self) -> &ReplicaId {
-        &self.replica
+        &self.owner.replica
     }
 
     /// Its number: higher ones take over.
     #[must_use]
     pub const fn generation(&self) -> u64 {
-        self.generation
+        self.owner.generation
+    }
+
+    /// What it showed when it attached.
+    #[must_use]
+    pub const fn certificate(&self) -> &Certificate {
+        &self.certificate
     }
 
     /// What it proved of its leadership.
@@ -98,9 +110,9 @@ impl Session {
     #[must_use]
     pub fn leading(&self) -> Leading {
         Leading {
-            cluster: self.cluster.clone(),
-            replica: self.replica.to_string(),
-            generation: i64::try_from(self.generation).unwrap_or(i64::MAX),
+            cluster: self.owner.cluster.clone(),
+            replica: self.owner.replica.to_string(),
+            generation: i64::try_from(self.owner.generation).unwrap_or(i64::MAX),
             lease_transitions: self.lease.load(Relaxed),
         }
     }
@@ -153,7 +165,7 @@ pub struct Registry {
 impl Registry {
     /// Adds a session and returns the one that it takes over from, if that was here.
     pub(super) fn insert(&self, session: &Arc<Session>) -> Option<Arc<Session>> {
-        let key = (session.cluster.clone(), session.replica.clone());
+        let key = (session.cluster().clone(), session.replica().clone());
         let mut sessions = self.lock();
         let old = sessions.insert(key, session.clone());
         metrics::SESSIONS.set(i64::try_from(sessions.len()).unwrap_or(i64::MAX));
@@ -164,9 +176,9 @@ impl Registry {
 
     /// Removes a session unless another has taken its place already.
     pub(super) fn remove(&self, session: &Session) {
-        let key = (session.cluster.clone(), session.replica.clone());
+        let key = (session.cluster().clone(), session.replica().clone());
         let mut sessions = self.lock();
-        if sessions.get(&key).is_some_and(|current| current.generation == session.generation) {
+        if sessions.get(&key).is_some_and(|current| current.generation() == session.generation()) {
             sessions.remove(&key);
         }
         metrics::SESSIONS.set(i64::try_from(sessions.len()).unwrap_or(i64::MAX));
@@ -185,8 +197,8 @@ impl Registry {
         let mut leaders: BTreeMap<&ClusterId, &Arc<Session>> = BTreeMap::new();
         let sessions = self.lock();
         for session in sessions.values().filter(|session| session.lease().is_some()) {
-            let best = leaders.entry(&session.cluster).or_insert(session);
-            if (session.lease(), session.generation) > (best.lease(), best.generation) {
+            let best = leaders.entry(session.cluster()).or_insert(session);
+            if (session.lease(), session.generation()) > (best.lease(), best.generation()) {
                 *best = session;
             }
         }
@@ -215,14 +227,19 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use gpuheal_proto::time::Timestamp;
+
     use super::*;
-    use crate::link::lanes::lanes;
+    use crate::{identity::denied::Serial, link::lanes::lanes};
 
     fn session(cluster: &str, replica: &str, generation: u64, lease: Option<u64>) -> Arc<Session> {
         let end = CancellationToken::new();
         let (lanes, down) = lanes(&end);
         std::mem::forget(down);
-        let session = Session::new(ClusterId::parse(cluster).unwrap(), ReplicaId::parse(replica).unwrap(), generation, lanes, end);
+        let owner =
+            Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
+        let certificate = Certificate { serial: Serial::from_bytes(&[1]), not_before: Timestamp::EPOCH };
+        let session = Session::new(owner, certificate, lanes, end);
         session.set_lease(lease);
         Arc::new(session)
     }

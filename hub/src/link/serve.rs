@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, service::InterceptorLayer, transport::Server};
 use tonic_health::ServingStatus;
 
-use super::Link;
+use super::{Link, guard::Guard};
 use crate::{
     identity,
     tls::{self, Listener},
@@ -39,6 +39,7 @@ pub async fn serve(
     for name in ["", SERVICE_NAME] {
         health.set_service_status(name, ServingStatus::Serving).await;
     }
+    link.inner.tasks.spawn(link.guard(&identity).run(stop.clone()));
     let incoming = tls::incoming(listener, Listener::Link, identity, trust_domain, stop.clone());
     let service = LinkServiceServer::new(link.clone())
         .max_decoding_message_size(limits::TRANSPORT_BYTES_MAX)
@@ -60,6 +61,18 @@ pub async fn serve(
     tokio::select! {
         served = server => served,
         () = farewell => Ok(()),
+    }
+}
+
+impl Link {
+    fn guard(&self, identity: &tls::Identity) -> Guard {
+        let inner = &self.inner;
+        Guard {
+            pool: inner.pool.clone(),
+            registry: inner.registry.clone(),
+            denied: identity.denied().clone(),
+            wake: inner.wake.clone(),
+        }
     }
 }
 

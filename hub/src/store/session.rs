@@ -7,8 +7,17 @@ use gpuheal_proto::{
 };
 use sqlx::{PgConnection, types::Json};
 
-use super::{Error, Labelled as _, moment::from_db, natural, signed};
-use crate::link::hello::Hello;
+use super::{
+    Error, Labelled as _,
+    moment::{from_db, to_db},
+    natural,
+    quarantine::{self, Cause},
+    revocation, signed,
+};
+use crate::{
+    identity::denied::Certificate,
+    link::{clone, hello::Hello},
+};
 
 /// What a session starts from.
 #[derive(Clone, Debug)]
@@ -27,16 +36,41 @@ pub struct Attached {
     pub term_raised: bool,
 }
 
-/// Attaches a replica, in one transaction of the caller's. `None`: the kube-system UID is another cluster's, and the caller
-/// rolls back.
+/// Why a replica was not attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its certificate counts no longer.
+    Revoked,
+    /// Its kube-system UID is another cluster's than the one known under this id.
+    Foreign {
+        /// This is news: the identity is quarantined from now on.
+        alarm: bool,
+    },
+    /// This identity was seen in two places.
+    Quarantined {
+        /// This is news.
+        alarm: bool,
+        /// What was seen.
+        detail: String,
+    },
+}
+
+/// Attaches a replica, or says why not, in one transaction of the caller's, who commits either way: a refusal may leave an
+/// identity in quarantine.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn session_attach(conn: &mut PgConnection, hello: &Hello, hub_id: &str) -> Result<Option<Attached>, Error> {
+pub async fn session_attach(
+    conn: &mut PgConnection,
+    hello: &Hello,
+    certificate: &Certificate,
+    hub_id: &str,
+) -> Result<Result<Attached, Refused>, Error> {
+    // The cluster's row is locked by it: attaches of one cluster, and what a person says of it, come one after another.
     let (uid, inventory_known): (Option<String>, bool) = sqlx::query_as(
-        "INSERT INTO clusters (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
-         ON CONFLICT (cluster_id) DO UPDATE SET spoke_version = EXCLUDED.spoke_version,
-             kube_system_uid = COALESCE(clusters.kube_system_uid, EXCLUDED.kube_system_uid)
+        "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
+         ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
+             spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
          RETURNING kube_system_uid, snapshot_at IS NOT NULL",
     )
     .bind(hello.cluster.as_str())
@@ -45,17 +79,57 @@ pub async fn session_attach(conn: &mut PgConnection, hello: &Hello, hub_id: &str
     .fetch_one(&mut *conn)
     .await
     .label("cluster.attach")?;
-    if uid.as_deref() != Some(hello.kube_system_uid.as_str()) {
-        return Ok(None);
+    if revocation::revoked(conn, &hello.cluster, certificate).await? {
+        return Ok(Err(Refused::Revoked));
     }
-    let (generation, now): (i64, DateTime<Utc>) = sqlx::query_as(
-        "INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, version, caps, lease_transitions)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)
-         ON CONFLICT (cluster_id, replica_id) DO UPDATE SET session_generation = sessions.session_generation + 1,
+    let now = super::moment::now(conn).await?;
+    if uid.as_deref() != Some(hello.kube_system_uid.as_str()) {
+        let detail = format!(
+            "kube-system UID {:?} shows the certificate of the cluster with UID {:?}",
+            hello.kube_system_uid,
+            uid.unwrap_or_default()
+        );
+        let alarm = quarantine::quarantine_raise(conn, &hello.cluster, Cause::KubeSystemUid, &detail, now).await?;
+        return Ok(Err(Refused::Foreign { alarm }));
+    }
+    if let Some(detail) = quarantine::quarantine(conn, &hello.cluster).await? {
+        return Ok(Err(Refused::Quarantined { alarm: false, detail }));
+    }
+    let owned = own(conn, hello, certificate, hub_id).await?;
+    if clone::alternates(&owned.boots, owned.at) {
+        let detail = format!("two processes take turns as replica {}, now as boot {:?}", hello.replica, hello.boot_id);
+        let alarm = quarantine::quarantine_raise(conn, &hello.cluster, Cause::BootIds, &detail, now).await?;
+        return Ok(Err(Refused::Quarantined { alarm, detail }));
+    }
+    let acked = acked(conn, hello).await?;
+    let (hub_term, term_raised) = term(conn, hello).await?;
+    Ok(Ok(Attached { generation: owned.generation, hub_term, acked, now: owned.at, inventory_known, term_raised }))
+}
+
+/// A stream that now is ours.
+struct Owned {
+    generation: u64,
+    at: Timestamp,
+    /// Who owned it lately.
+    boots: Vec<(String, Timestamp)>,
+}
+
+async fn own(conn: &mut PgConnection, hello: &Hello, certificate: &Certificate, hub_id: &str) -> Result<Owned, Error> {
+    type Row = (i64, DateTime<Utc>, Vec<String>, Vec<DateTime<Utc>>);
+    let (generation, at, boots, boots_at): Row = sqlx::query_as(
+        "INSERT INTO sessions AS s (cluster_id, replica_id, boot_id, hub_id, version, caps, lease_transitions, certificate_serial,
+             certificate_not_before, boots, boots_at)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, ARRAY[$3], ARRAY[clock_timestamp()])
+         ON CONFLICT (cluster_id, replica_id) DO UPDATE SET session_generation = s.session_generation + 1,
              boot_id = EXCLUDED.boot_id, hub_id = EXCLUDED.hub_id, version = EXCLUDED.version, caps = EXCLUDED.caps,
              lease_transitions = EXCLUDED.lease_transitions, attached_at = clock_timestamp(), seen_at = clock_timestamp(),
-             detached_at = NULL
-         RETURNING session_generation, attached_at",
+             detached_at = NULL, certificate_serial = EXCLUDED.certificate_serial,
+             certificate_not_before = EXCLUDED.certificate_not_before,
+             boots = CASE WHEN s.boot_id = EXCLUDED.boot_id AND cardinality(s.boots) > 0 THEN s.boots
+                 ELSE (s.boots || EXCLUDED.boots)[GREATEST(1, cardinality(s.boots) - 14):] END,
+             boots_at = CASE WHEN s.boot_id = EXCLUDED.boot_id AND cardinality(s.boots) > 0 THEN s.boots_at
+                 ELSE (s.boots_at || EXCLUDED.boots_at)[GREATEST(1, cardinality(s.boots_at) - 14):] END
+         RETURNING session_generation, attached_at, boots, boots_at",
     )
     .bind(hello.cluster.as_str())
     .bind(hello.replica.as_str())
@@ -64,26 +138,41 @@ pub async fn session_attach(conn: &mut PgConnection, hello: &Hello, hub_id: &str
     .bind(&hello.version)
     .bind(&hello.caps)
     .bind(hello.lease_transitions.map(signed))
-    .fetch_one(&mut *conn)
+    .bind(certificate.serial.as_str())
+    .bind(to_db(certificate.not_before))
+    .fetch_one(conn)
     .await
     .label("session.attach")?;
+    let boots = boots.into_iter().zip(boots_at.into_iter().map(from_db)).collect();
+    Ok(Owned { generation: natural(generation), at: from_db(at), boots })
+}
+
+async fn acked(conn: &mut PgConnection, hello: &Hello) -> Result<Vec<(String, u64)>, Error> {
     let streams: Vec<&str> = hello.streams.iter().map(gpuheal_proto::ids::StreamId::as_str).collect();
     let acked: Vec<(String, i64)> =
         sqlx::query_as("SELECT stream_id, acked_upto FROM streams WHERE cluster_id = $1 AND stream_id = ANY($2)")
             .bind(hello.cluster.as_str())
             .bind(&streams)
-            .fetch_all(&mut *conn)
+            .fetch_all(conn)
             .await
             .label("session.streams")?;
-    let (hub_term, term_raised) = term(conn, hello).await?;
-    Ok(Some(Attached {
-        generation: natural(generation),
-        hub_term,
-        acked: acked.into_iter().map(|(stream, upto)| (stream, natural(upto))).collect(),
-        now: from_db(now),
-        inventory_known,
-        term_raised,
-    }))
+    Ok(acked.into_iter().map(|(stream, upto)| (stream, natural(upto))).collect())
+}
+
+/// Ends all sessions of a cluster, on whichever hub they are: their generations are over. Returns how many there were.
+///
+/// # Errors
+/// When the database fails.
+pub async fn sessions_fence(conn: &mut PgConnection, cluster: &ClusterId) -> Result<u64, Error> {
+    let ended = sqlx::query(
+        "UPDATE sessions SET session_generation = session_generation + 1, detached_at = clock_timestamp(), lease_transitions = NULL
+         WHERE cluster_id = $1 AND detached_at IS NULL",
+    )
+    .bind(cluster.as_str())
+    .execute(conn)
+    .await
+    .label("sessions.fence")?;
+    Ok(ended.rows_affected())
 }
 
 /// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:

@@ -128,13 +128,19 @@ enum Error {
 }
 
 impl Error {
-    const fn outcome(&self) -> &'static str {
+    fn outcome(&self) -> &'static str {
         match self {
+            Self::Tls(error) if revoked(error) => "revoked",
             Self::Tls(_) => "tls",
             Self::Timeout => "timeout",
             Self::NoCertificate | Self::Identity(_) => "identity",
         }
     }
+}
+
+fn revoked(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(inner, Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked)))
 }
 
 impl Connected for Connection {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// An incident with one decision and the command that came of it; its times are hours, so that none runs out on a slow machine.
-async fn propose(hub: &Hub, cluster: &str, number: i64) -> Uuid {
+pub(crate) async fn propose(hub: &Hub, cluster: &str, number: i64) -> Uuid {
     let (incident, command) = (Uuid::now_v7(), Uuid::now_v7());
     let mut tx = hub.pool.begin().await.unwrap();
     sqlx::query(
@@ -57,7 +57,7 @@ async fn propose(hub: &Hub, cluster: &str, number: i64) -> Uuid {
     command
 }
 
-fn stages(hub: &Hub) -> (sign::Stage, deliver::Stage) {
+pub(crate) fn stages(hub: &Hub) -> (sign::Stage, deliver::Stage) {
     let signing = sign::Stage { pool: hub.pool.clone(), signer: hub.signer.clone(), wake: hub.wake.clone() };
     (signing, deliver::Stage::new(hub.pool.clone(), hub.registry.clone(), hub.wake.clone()))
 }

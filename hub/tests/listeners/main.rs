@@ -4,6 +4,7 @@
 mod attacks;
 mod delivery;
 mod hub;
+mod identities;
 mod lists;
 mod replica;
 mod services;

@@ -8,7 +8,7 @@ use gpuheal_proto::link::v1::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Status, Streaming, transport::Channel};
 
 use crate::hub::Hub;
 
@@ -37,19 +37,29 @@ impl Replica {
     /// Sends the Hello and takes the answer.
     pub(crate) async fn attach(hub: &Hub, hello: Hello) -> Result<(Self, Welcome), Reject> {
         let channel = hub.channel(hub.link, Some(&hub.spoke(&hello.cluster_id)));
+        Self::attach_over(channel, hello).await.expect("a hub that answers")
+    }
+
+    /// The same over a channel of one's own, which the hub may refuse.
+    pub(crate) async fn attach_over(channel: Channel, hello: Hello) -> Result<Result<(Self, Welcome), Reject>, Status> {
         let (up, messages) = mpsc::channel(16);
         up.send(AttachRequest { message: Some(attach_request::Message::Hello(hello)) }).await.unwrap();
-        let down = LinkServiceClient::new(channel).attach(ReceiverStream::new(messages)).await.unwrap().into_inner();
+        let down = LinkServiceClient::new(channel).attach(ReceiverStream::new(messages)).await?.into_inner();
         let mut replica = Self { up, down };
         match replica.next().await.expect("the first answer") {
-            Message::Welcome(welcome) => Ok((replica, welcome)),
-            Message::Reject(reject) => Err(reject),
+            Message::Welcome(welcome) => Ok(Ok((replica, welcome))),
+            Message::Reject(reject) => Ok(Err(reject)),
             other => panic!("neither welcome nor reject: {other:?}"),
         }
     }
 
     pub(crate) async fn send(&self, message: attach_request::Message) {
         self.up.send(AttachRequest { message: Some(message) }).await.unwrap();
+    }
+
+    /// The same when the stream may be over already.
+    pub(crate) async fn try_send(&self, message: attach_request::Message) {
+        let _ = self.up.send(AttachRequest { message: Some(message) }).await;
     }
 
     /// The next message down; nothing when the stream has ended.

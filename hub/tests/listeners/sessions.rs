@@ -17,7 +17,7 @@ async fn goaway(replica: &mut Replica) -> String {
     goaway.await.expect("a goaway before the stream ends")
 }
 
-fn fault(id: &str) -> v1::Fault {
+pub(crate) fn fault(id: &str) -> v1::Fault {
     let (name, uid) = (NodeName::parse("node-1").unwrap(), NodeUid::parse("node-uid-1").unwrap());
     let key = FaultKey::derive(&cluster(id), &uid, None, FaultClass::Driver.as_str(), "probe");
     v1::Fault {

@@ -1,0 +1,60 @@
+//! Keeps what people and the alarm have said of identities in force here: reads the deny list and the quarantines, and cuts
+//! the streams that they cover. The poll is the truth; a ring on the way makes it faster. While the database is away what
+//! was read last stays in force.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use sqlx::PgPool;
+use tokio_util::sync::CancellationToken;
+
+use super::{goaway_long, registry::Registry};
+use crate::{
+    identity::denied::DenyList,
+    metrics,
+    store::{self, Labelled as _, quarantine, revocation},
+    wake::Wake,
+};
+
+/// Between two looks. A stream must end within 1 s of a revocation: half for the wait, half for the statement and the cut.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// What the guard works with.
+pub(super) struct Guard {
+    pub(super) pool: PgPool,
+    pub(super) registry: Arc<Registry>,
+    pub(super) denied: Arc<DenyList>,
+    pub(super) wake: Arc<Wake>,
+}
+
+impl Guard {
+    /// Looks until told to stop.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.round().await {
+                metrics::STAGE_FAILURES.inc(["guard"]);
+                tracing::warn!(error = %crate::chain::chain(&error), "revocations could not be read, what was read last stays in force");
+            }
+            let next = tokio::time::timeout(EVERY, self.wake.guarded.notified());
+            if stop.run_until_cancelled(next).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn round(&self) -> Result<(), store::Error> {
+        let mut conn = self.pool.acquire().await.label("guard.connect")?;
+        let denials = revocation::denials(&mut conn).await?;
+        let quarantined: BTreeSet<String> = quarantine::quarantines(&mut conn).await?.into_iter().collect();
+        drop(conn);
+        metrics::QUARANTINED.set(i64::try_from(quarantined.len()).unwrap_or(i64::MAX));
+        self.denied.set(denials);
+        for session in self.registry.all() {
+            if self.denied.denies(session.cluster(), session.certificate()) {
+                session.finish("revoked", Some(goaway_long("this certificate was revoked")));
+            } else if quarantined.contains(session.cluster().as_str()) {
+                session.finish("quarantined", Some(goaway_long("this identity was seen in two places and waits for a person")));
+            }
+        }
+        Ok(())
+    }
+}
