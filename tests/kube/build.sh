@@ -66,7 +66,7 @@ find_go() {
         say "python3-venv is missing; installing it with apt-get"
         as_root=""
         [ "$(id -u)" = 0 ] || as_root="sudo -n"
-        { $as_root apt-get update -q && $as_root apt-get install -qy python3-venv; } >&2 || {
+        { $as_root apt-get update -q && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy python3-venv; } >&2 || {
             say "could not install it: install Go 1.$go_needed or python3-venv and run this again"
             exit 1
         }
