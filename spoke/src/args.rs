@@ -94,7 +94,7 @@ pub struct Run {
     pub log_json: bool,
     /// What to log, such as info or gpuheal_spoke=debug. The Kubernetes client's own lines are off by default: each failed
     /// call is told by whoever made it, with its cause.
-    #[arg(long, env = "GPUHEAL_LOG", default_value = LOG)]
+    #[arg(long, env = "GPUHEAL_LOG", default_value = LOG, value_parser = filter)]
     pub log: String,
 }
 
@@ -127,6 +127,13 @@ impl Run {
 
 fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| format!("{text:?} is no span like 90s or 15m"))
+}
+
+fn filter(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{text:?} is no filter like info or gpuheal_spoke=debug: {error}")),
+    }
 }
 
 fn level(text: &str) -> Result<Level, String> {
@@ -173,9 +180,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_its_flag() {
-        for more in
-            [["--cooldown", "soon"], ["--level", "P2"], ["--hub", "http://hub"], ["--exporter", "h"], ["--journal-mib-max", "1"]]
-        {
+        for more in [
+            ["--cooldown", "soon"],
+            ["--level", "P2"],
+            ["--hub", "http://hub"],
+            ["--exporter", "h"],
+            ["--journal-mib-max", "1"],
+            ["--log", "]["],
+        ] {
             let error = run(&more).unwrap_err().to_string();
             assert!(error.contains(more[0]), "{error}");
         }

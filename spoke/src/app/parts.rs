@@ -56,10 +56,14 @@ pub(super) struct Parts {
 impl Parts {
     /// Starts everything; ready once the web server listens.
     pub(super) async fn start(run: &Run) -> anyhow::Result<Self> {
-        let identity = Identity::load(&run.identity).context("identity")?;
+        let identity = Identity::load(&run.identity).with_context(|| {
+            let dir = run.identity.display();
+            format!("use the identity in {dir}; --identity takes a directory such as clusters/ID from gpuhealctl pki init")
+        })?;
         let trust = Trust::parse(&identity.trust).context("trust bundle")?;
         let clients = kube_client::connect(run.kubeconfig.as_deref()).await.context("Kubernetes client")?;
-        let (journal, held) = Journal::open(&run.journal, run.journal_limits()).context("journal")?;
+        let (journal, held) = Journal::open(&run.journal, run.journal_limits())
+            .with_context(|| format!("open the journal in {}", run.journal.display()))?;
         let listener = TcpListener::bind(run.listen_http).await.with_context(|| format!("listen on {}", run.listen_http))?;
         let http_address = listener.local_addr().context("listener's address")?;
 
