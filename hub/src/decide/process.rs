@@ -42,7 +42,7 @@ pub struct ManualRequest {
     pub action: Action,
     /// Why.
     pub reason: String,
-    /// Who asks: `user/anna`, `spoke/c1/webhook`.
+    /// Who asks: `user/admin`, `spoke/c1/webhook`.
     pub caller: String,
     /// They waive the cooldown.
     pub override_cooldown: bool,

@@ -424,7 +424,7 @@ fn a_released_node_that_is_still_faulty_says_what_would_change_it() {
 #[test]
 fn a_persons_words_stay_the_reason_of_their_incident_until_something_else_speaks() {
     let mut story = quarantined(vec![]);
-    let words = "user/anna asked for mark: odd noise".to_owned();
+    let words = "user/admin asked for mark: odd noise".to_owned();
     let was = story.incident.take().unwrap();
     let manual = Incident { manual: true, level: Level::P2, state: IncidentState::Quarantining, reason: words.clone(), ..was };
     story.incident = Some(manual);
