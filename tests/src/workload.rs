@@ -26,7 +26,7 @@ pub fn exporter(node: &str, port: u16) -> Value {
             "tolerations": [{"operator": "Exists"}],
             "containers": [{
                 "name": "nvidia-dcgm-exporter",
-                "image": "nvcr.io/nvidia/k8s/dcgm-exporter:4.5.3-4.8.2",
+                "image": "registry.example.com/dcgm-exporter:4.5.3-4.8.2",
                 "ports": [{"name": "metrics", "containerPort": port}],
             }],
         },
