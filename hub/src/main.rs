@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use gpuheal_hub::{app, args::Args};
+use gpuheal_proto::chain::chain;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -15,7 +16,7 @@ async fn main() -> ExitCode {
     match app::run(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", chain(&*error));
             ExitCode::FAILURE
         }
     }
