@@ -32,6 +32,8 @@ const DRAINED: usize = 20;
 const EXIT: Duration = Duration::from_millis(200);
 /// Mean span between two faults: ten a second, far below what the hub can do, so that each is measured alone.
 const SPACING_MS: (u64, u64) = (60, 140);
+/// After how many faults it is said how far we are: every five seconds.
+const TOLD_EVERY: usize = 50;
 /// How long the slowest may take before the run is called broken.
 const WITHIN: Duration = Duration::from_secs(120);
 
@@ -87,7 +89,7 @@ pub async fn run(kind: Kind, faults: usize, seed: u64, policy: &str, say: impl F
     let mut figures = Figures::default();
     let names = fleet.cluster(CLUSTER)?.gpu_nodes();
     say(&format!("{faults} faults, one at a time"));
-    let seen = marks(&fleet, &names[DRAINED..], seed).await?;
+    let seen = marks(&fleet, &names[DRAINED..], seed, &say).await?;
     figures.taint_ms =
         seen.iter().map(|seen| seen.tainted.saturating_duration_since(seen.visible).as_secs_f64() * 1000.0).collect();
     figures.taint_ms.sort_by(f64::total_cmp);
@@ -112,13 +114,16 @@ fn break_gpu(fleet: &Fleet, node: &str) -> Result<u64> {
     }))
 }
 
-async fn marks(fleet: &Fleet, nodes: &[String], seed: u64) -> Result<Vec<Seen>> {
+async fn marks(fleet: &Fleet, nodes: &[String], seed: u64, say: &impl Fn(&str)) -> Result<Vec<Seen>> {
     let mut seeded = Seeded::new(seed);
     let since = Instant::now();
     let mut broken = vec![];
     for node in nodes {
         broken.push((node, break_gpu(fleet, node)?));
         tokio::time::sleep(Duration::from_millis(seeded.between(SPACING_MS.0, SPACING_MS.1))).await;
+        if broken.len().is_multiple_of(TOLD_EVERY) {
+            say(&format!("{} of {} faults shown", broken.len(), nodes.len()));
+        }
     }
     let cluster = fleet.cluster(CLUSTER)?;
     let mut taken = vec![];

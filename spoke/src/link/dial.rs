@@ -15,6 +15,7 @@ use crate::identity::{Identity, SpiffeError, uri_of};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/2 ping; balancers that do not pass it on are why the heartbeat is a message of its own.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// An answer that takes longer comes from nobody who could still take a fault in time.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the hub is.

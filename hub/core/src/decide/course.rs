@@ -23,6 +23,7 @@ use crate::{cooldown::CooldownOp, incident::IncidentState};
 /// After a command came to nothing the plan is made again this late, doubled each time up to [`RETRY_MAX`]: a ceiling or
 /// a marker that refused a moment ago will refuse again.
 const RETRY: Duration = Duration::from_secs(5 * 60);
+/// Once an hour is often enough for what has refused four times.
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 /// A command's end is waited for this long past its own deadlines.
 const OVERDUE: Duration = Duration::from_secs(60);

@@ -10,6 +10,7 @@ use super::{
     read::{Problems, Section},
 };
 
+/// Longest cooldown that a document may ask for: who wants a node left alone for longer than a week opts it out.
 const COOLDOWN_MAX: Duration = Duration::from_secs(7 * 86_400);
 const CELSIUS: std::ops::RangeInclusive<f64> = 20.0..=150.0;
 
