@@ -8,7 +8,7 @@ pub mod audit;
 pub mod clock;
 pub mod decide;
 pub mod deliver;
-mod fit;
+pub mod fit;
 pub mod fleet;
 pub mod http;
 pub mod identity;
