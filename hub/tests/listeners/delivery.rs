@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gpuheal_hub::{deliver, sign};
+use gpuheal_hub::{deliver, settle::settle, sign};
 use gpuheal_proto::{
     command::{Command, CommandState},
     envelope,
+    ids::ClusterId,
     link::v1::{self, attach_request, attach_response::Message},
 };
 use prost::Message as _;
@@ -172,6 +173,23 @@ async fn after_a_not_now_the_same_bytes_go_out_again_and_not_before_their_time()
     sqlx::query("UPDATE commands SET resend_at = now() + interval '1 hour'").execute(&hub.pool).await.unwrap();
     assert_eq!(deliver(&delivering).await, 0);
     sqlx::query("UPDATE commands SET resend_at = now()").execute(&hub.pool).await.unwrap();
+    assert_eq!(deliver(&delivering).await, 1);
+    assert_eq!(leader.command().await, bytes);
+}
+
+#[tokio::test]
+async fn a_not_now_that_is_faster_than_the_note_of_the_sending_is_not_forgotten() {
+    let hub = Hub::start_with_database().await;
+    let mut leader = attach(&hub, "r0", Some(2)).await;
+    let id = propose(&hub, "alpha", 1).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    delivering.round().await.unwrap();
+    let bytes = leader.command().await;
+    let busy = v1::CommandStatus { command_id: id.to_string(), state: v1::CommandState::NotNow.into(), ..Default::default() };
+    settle(&hub.pool, &ClusterId::parse("alpha").unwrap(), busy).await.unwrap();
+    delivering.note().await.unwrap();
+    sqlx::query("UPDATE commands SET resend_at = now() WHERE resend_at IS NOT NULL").execute(&hub.pool).await.unwrap();
     assert_eq!(deliver(&delivering).await, 1);
     assert_eq!(leader.command().await, bytes);
 }

@@ -6,8 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use gpuheal_proto::{command::CommandState, ids::CommandId, link::v1};
-use gpuheal_spoke_core::verify::{Envelope, Known, Verified};
+use gpuheal_proto::{
+    command::{CommandState, Refusal},
+    ids::CommandId,
+    link::v1,
+};
+use gpuheal_spoke_core::verify::{Envelope, Known, Refused, Verified};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -55,7 +59,7 @@ impl HandLoop {
                 },
                 Some(back) = self.tasks.join_next() => match back {
                     Ok(back) => self.back(back),
-                    Err(error) => tracing::error!(error = %crate::chain::chain(&error), "a task of the executor died"),
+                    Err(error) => tracing::error!(error = %gpuheal_proto::chain::chain(&error), "a task of the executor died"),
                 },
                 Ok(()) = leadership.changed() => {
                     leadership.borrow_and_update();
@@ -85,8 +89,13 @@ impl HandLoop {
                 if let Some(running) = self.running.remove(&id) {
                     running.done.cancel();
                 }
-                if let Ended::Lost(why) = ended {
-                    tracing::warn!(command.id = %id, %why, "command left to the next leader");
+                match ended {
+                    Ended::Final => {}
+                    Ended::Lost(why) => tracing::warn!(command.id = %id, %why, "command left to the next leader"),
+                    Ended::NotBegun(why) => {
+                        tracing::warn!(command.id = %id, %why, "command not begun, the hub is asked for it again");
+                        self.not_begun(id, why);
+                    }
                 }
             }
             Back::Node { bytes, id, node } => {
@@ -94,7 +103,9 @@ impl HandLoop {
                 match node {
                     Ok(node) => self.command(bytes, Some(node)),
                     Err(error) => {
-                        tracing::warn!(command.id = %id, error = %crate::chain::chain(&error), "node not read, the command may come again")
+                        let why = format!("its node could not be read: {}", gpuheal_proto::chain::chain(&error));
+                        tracing::warn!(command.id = %id, %why, "command not begun, the hub is asked for it again");
+                        self.not_begun(id, why);
                     }
                 }
             }
@@ -105,12 +116,23 @@ impl HandLoop {
                         self.ctx.set_fence(fence);
                         self.resume();
                     }
-                    Err(error) => tracing::error!(error = %crate::chain::chain(&error), "fence not read, nothing is executed"),
+                    Err(error) => {
+                        tracing::error!(error = %gpuheal_proto::chain::chain(&error), "fence not read, nothing is executed")
+                    }
                 }
             }
             Back::Settled(id) => drop(self.pending.remove(&id)),
             Back::Done => {}
         }
+    }
+
+    /// The API server could not be written to or read from, and there is no trace of the command: the hub sends it again.
+    fn not_begun(&mut self, id: CommandId, why: String) {
+        let ctx = Arc::clone(&self.ctx);
+        self.tasks.spawn(async move {
+            ctx.reports.not_now(id.to_string(), &Refused::new(Refusal::Busy, why)).await;
+            Back::Done
+        });
     }
 
     /// Takes up every open action that nobody here works on. Only when it leads, with all that is needed to judge.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use gpuheal_proto::{
+    chain::chain,
     command::{Command, CommandState, Step, Undo},
     words::Action,
 };
@@ -27,7 +28,6 @@ use super::{
     release, restart,
 };
 use crate::{
-    chain::chain,
     events::Kind,
     healaction::{self, HealAction, HealActionStatus, PodRecord, StepRecord, UndoEntry},
     metrics,
@@ -47,6 +47,8 @@ pub(super) enum Ended {
     Final,
     /// Without: the next leader, or the next tick, takes it up.
     Lost(String),
+    /// Before there was an intent: nobody takes up what left no trace, so the hub is to send it again.
+    NotBegun(String),
 }
 
 /// A running command.
@@ -75,20 +77,21 @@ pub(super) async fn run(
     for note in envelope.notes() {
         tracing::warn!(command.id = %command.id, note, "odd, and no reason to stop");
     }
-    let Some(reign) = ctx.reign() else { return Ended::Lost("the Lease was lost".to_owned()) };
+    let taken_up = existing.is_some();
+    let lost = |why| if taken_up { Ended::Lost(why) } else { Ended::NotBegun(why) };
+    let Some(reign) = ctx.reign() else { return lost("the Lease was lost".to_owned()) };
     if let Some(fence) = ctx.fence().unwrap_or_default().raised_by(command, ctx.deps.trust.version) {
         match ctx.fences.raise(fence).await {
             Ok(fence) => ctx.set_fence(fence),
-            Err(error) => return Ended::Lost(error.to_string()),
+            Err(error) => return lost(error.to_string()),
         }
     }
     cancel_older(ctx, command, reign).await;
-    let taken_up = existing.is_some();
     let action = match existing {
         Some(action) => action,
         None => match create(ctx, &envelope, reign).await {
             Ok(action) => action,
-            Err(why) => return Ended::Lost(why),
+            Err(ended) => return ended,
         },
     };
     let effect = taken_up && healaction::begun(&action);
@@ -119,7 +122,7 @@ pub(super) async fn run(
 }
 
 /// Creates the intent with the undo record of its first write to the node.
-async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<Arc<HealAction>, String> {
+async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<Arc<HealAction>, Ended> {
     let command = envelope.command();
     let mut spec = ctx.records.spec(command, envelope.bytes(), ctx.deps.replica.as_str(), reign);
     spec.pods = drain::expected(ctx, command);
@@ -133,9 +136,9 @@ async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<
         // Its state is the answer; an open one is taken up at the next tick.
         Ok(Created::Exists(action)) => {
             ctx.reports.tell(&action).await;
-            Err("its HealAction exists already".to_owned())
+            Err(Ended::Lost("its HealAction exists already".to_owned()))
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(Ended::NotBegun(format!("its HealAction could not be created: {}", chain(&error)))),
     }
 }
 
@@ -152,7 +155,7 @@ async fn cancel_older(ctx: &Ctx, command: &Command, reign: u64) {
             match ctx.records.finish(&action, CommandState::Cancelled, "SUPERSEDED", &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
                 Err(error) => {
-                    tracing::debug!(command.id = action.id(), error = %crate::chain::chain(&error), "older action not ended, its own guard will")
+                    tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "older action not ended, its own guard will")
                 }
             }
         }

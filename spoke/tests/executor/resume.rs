@@ -24,8 +24,21 @@ claims![
     a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_was,
     an_outcome_is_told_again_at_a_new_session_until_it_is_acked,
     what_the_old_leader_could_not_report_is_told_by_the_next,
+    a_command_whose_intent_was_not_taken_is_asked_for_again,
     a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record,
 ];
+
+/// Nobody takes up what left no trace: without a word of ours the hub would wait until the command's time is over.
+async fn a_command_whose_intent_was_not_taken_is_asked_for_again(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    w.throttle_intent();
+    spoke.send(signed(&command)).await;
+    let id = command.id.to_string();
+    let told = spoke.told("that it was not begun", |s| s.command_id == id && s.state() == CommandState::NotNow).await;
+    assert!(told.reason.contains("HealAction could not be created"), "{}", told.reason);
+    assert_eq!(spoke.carry_out(&command).await.state(), CommandState::Succeeded);
+}
 
 fn started(command: &Command) -> impl Fn(&CommandStatus) -> bool + use<> {
     let id = command.id.to_string();

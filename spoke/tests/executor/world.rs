@@ -94,12 +94,21 @@ impl World {
 
     /// The next eviction is not taken: the API server is overloaded, and asks for a second.
     pub(crate) fn throttle_eviction(&self) {
+        self.throttle("pods/eviction", "/eviction");
+    }
+
+    /// The next intent is not taken, in the same way.
+    pub(crate) fn throttle_intent(&self) {
+        self.throttle("healactions", "/healactions");
+    }
+
+    fn throttle(&self, resource: &str, end: &'static str) {
         match self.cluster.as_sim() {
             Some(sim) => {
-                let when = When::verb("create", "pods/eviction");
+                let when = When::verb("create", resource);
                 sim.faults().add(Fault::once(when, Then::Throttle { retry_after: Some(1) }));
             }
-            None => self.wire.throttle("/eviction"),
+            None => self.wire.throttle(end),
         }
     }
 
