@@ -86,22 +86,31 @@ pub async fn run(kind: Kind, faults: usize, seed: u64, policy: &str, say: impl F
     let machines = (0..nodes).map(|n| Machine { name: format!("n{n:04}"), gpus: GPUS, model: "NVIDIA H100 80GB HBM3" }).collect();
     let plan = Plan { seed, policy: policy.to_owned(), clusters: vec![ClusterPlan { id: CLUSTER, kind, machines }], lease: LEASE };
     let mut fleet = Fleet::start(plan, &say).await?;
+    match measured(&mut fleet, faults, seed, &say).await {
+        Ok(figures) => fleet.stop().map(|()| figures),
+        Err(error) => {
+            fleet.place.keep();
+            Err(error.context(format!("measuring; the logs are in {}", fleet.place.dir.display())))
+        }
+    }
+}
+
+async fn measured(fleet: &mut Fleet, faults: usize, seed: u64, say: &impl Fn(&str)) -> Result<Figures> {
     let mut figures = Figures::default();
     let names = fleet.cluster(CLUSTER)?.gpu_nodes();
     say(&format!("{faults} faults, one at a time"));
-    let seen = marks(&fleet, &names[DRAINED..], seed, &say).await?;
+    let seen = marks(fleet, &names[DRAINED..], seed, &say).await?;
     figures.taint_ms =
         seen.iter().map(|seen| seen.tainted.saturating_duration_since(seen.visible).as_secs_f64() * 1000.0).collect();
     figures.taint_ms.sort_by(f64::total_cmp);
     figures.stages_ms = stages::stages(&fleet.pool, &seen).await?;
     say(&format!("{DRAINED} drains of one pod each"));
-    drains(&fleet, &names[..DRAINED], &mut figures).await?;
+    drains(fleet, &names[..DRAINED], &mut figures).await?;
     let leader = fleet.cluster(CLUSTER)?.leader().await?;
     let hub = fleet.hub.resident_kib().unwrap_or_default();
     let (cluster, _) = fleet.cluster_mut(CLUSTER)?;
     let spoke = cluster.replicas().get(&leader).and_then(|replica| replica.process.resident_kib()).unwrap_or_default();
     figures.resident_kib = (hub, spoke);
-    fleet.stop()?;
     Ok(figures)
 }
 

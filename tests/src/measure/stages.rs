@@ -3,12 +3,17 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context as _, Result};
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
+
+use crate::wait;
+
+/// How long the hub may take to note what it sent.
+const NOTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The spans in their order: each begins where the one before ends.
 pub const SPANS: [&str; 5] = [
@@ -37,6 +42,14 @@ type Row = (String, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>);
 /// # Errors
 /// When the hub's rows cannot be read, or have no signed and sent command for one of the nodes.
 pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<Vec<Vec<f64>>> {
+    // The sending of a command is noted a moment after it.
+    wait::until("the last sending to be noted", NOTED_WITHIN, || async {
+        let sent: i64 = sqlx::query_scalar("SELECT count(DISTINCT node_name) FROM commands WHERE action <> 'notify' AND sent_at IS NOT NULL")
+            .fetch_one(pool)
+            .await?;
+        Ok((usize::try_from(sent)? >= seen.len()).then_some(()))
+    })
+    .await?;
     let rows: Vec<Row> = sqlx::query_as(
         "SELECT DISTINCT ON (c.node_name) c.node_name, f.observed_at, f.first_at, c.signed_at, c.sent_at \
          FROM commands c JOIN faults f ON f.cluster_id = c.cluster_id AND f.node_uid = c.node_uid \
