@@ -131,6 +131,12 @@ pub fn gpu_uuid(node: &str, gpu: u8) -> String {
     format!("GPU-{node}-{gpu}")
 }
 
+/// Where a GPU sits.
+#[must_use]
+pub fn slot(gpu: u8) -> String {
+    format!("0000:{:02x}:00", 0x10 + gpu)
+}
+
 fn labels(node: &str, gpu: u8) -> String {
     let bus = 0x10 + gpu;
     let uuid = gpu_uuid(node, gpu);

@@ -1,7 +1,7 @@
 //! One hub process: streams, their sessions, and the stages in turn over the shared store. What lives in memory dies with
 //! it; what must outlive it is in the store. The signer is the shipping one, with the epoch that it has seen.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     link::hello::Hello,
@@ -19,6 +19,9 @@ use crate::store::{Due, Error, Leader, Owner, Store};
 
 /// Rounds of judging in one turn: more is left to the next.
 const ROUNDS: usize = 8;
+
+/// How often it asks which of its sessions are still its own.
+const SEEN_EVERY: Duration = Duration::from_secs(10);
 
 /// What it puts out.
 #[derive(Clone, Debug)]
@@ -50,8 +53,9 @@ struct Session {
 pub struct Hub {
     /// Its name.
     pub id: String,
-    signer: Signer,
+    signer: Arc<Signer>,
     sessions: BTreeMap<u64, Session>,
+    seen_at: Timestamp,
     out: Vec<Out>,
 }
 
@@ -60,7 +64,7 @@ impl Hub {
     #[must_use]
     pub fn start(id: String, pem: &str) -> Self {
         let key = Key::from_pem(pem).expect("the simulation's key is one");
-        Self { id, signer: Signer::new(key, 1), sessions: BTreeMap::new(), out: Vec::new() }
+        Self { id, signer: Arc::new(Signer::new(key, 1)), seen_at: Timestamp::EPOCH, sessions: BTreeMap::new(), out: Vec::new() }
     }
 
     /// What it has put out since it was last asked.
@@ -173,6 +177,17 @@ impl Hub {
                 self.down(conn, Down::Heartbeat(v1::Heartbeat::default()));
             }
         }
+    }
+
+    /// Sessions that another hub has taken over end here.
+    pub fn seen(&mut self, store: &mut dyn Store, now: Timestamp) {
+        if now.since(self.seen_at) < SEEN_EVERY {
+            return;
+        }
+        self.seen_at = now;
+        let lost: Vec<u64> =
+            self.sessions.iter().filter(|(_, session)| !store.owned(&session.owner)).map(|(conn, _)| *conn).collect();
+        lost.into_iter().for_each(|conn| self.end(conn, "another hub has this session"));
     }
 
     /// The stages that need no stream: what is due is judged, signed and swept.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use clap::Parser;
-use gpuheal_sim::world::{Options, Outcome, run};
+use gpuheal_sim::{
+    mutation::{Mutation, Mutations},
+    world::{Options, Outcome, run},
+};
 
 /// Simulates the whole system, seed by seed, and says which invariant broke.
 #[derive(Debug, Parser)]
@@ -27,18 +30,31 @@ struct Args {
     /// Goes on after a failing seed.
     #[arg(long)]
     all: bool,
+    /// With this guard taken away, by its name in the code: to see that it is caught.
+    #[arg(long)]
+    without: Option<String>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let mutations = match &args.without {
+        None => Mutations::default(),
+        Some(name) => match Mutation::ALL.iter().find(|mutation| format!("{mutation:?}") == *name) {
+            Some(mutation) => Mutations::only(*mutation),
+            None => {
+                eprintln!("error: no guard is called {name}; there are {:?}", Mutation::ALL);
+                return ExitCode::from(2);
+            }
+        },
+    };
     match args.seed {
-        Some(seed) => one(seed),
-        None => many(&args),
+        Some(seed) => one(seed, mutations),
+        None => many(&args, mutations),
     }
 }
 
-fn one(seed: u64) -> ExitCode {
-    let outcome = run(seed, Options { trace: true, ..Options::default() });
+fn one(seed: u64, mutations: Mutations) -> ExitCode {
+    let outcome = run(seed, Options { trace: true, mutations });
     for line in &outcome.trace {
         println!("{line}");
     }
@@ -59,7 +75,7 @@ fn tell(outcome: &Outcome) -> ExitCode {
     }
 }
 
-fn many(args: &Args) -> ExitCode {
+fn many(args: &Args, mutations: Mutations) -> ExitCode {
     let (next, end) = (AtomicU64::new(args.from), args.from + args.seeds);
     let (events, acts, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let closings = AtomicU64::new(0);
@@ -72,7 +88,7 @@ fn many(args: &Args) -> ExitCode {
                     if seed >= end || (!args.all && failed.load(Ordering::Relaxed) > 0) {
                         return;
                     }
-                    let outcome = run(seed, Options::default());
+                    let outcome = run(seed, Options { trace: false, mutations });
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     acts.fetch_add(outcome.acts, Ordering::Relaxed);
                     closings.fetch_add(outcome.closings, Ordering::Relaxed);

@@ -12,9 +12,14 @@ mod rows;
 mod settle;
 mod snapshot;
 
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
-use gpuheal_hub::{audit::Kind, link::hello::Hello, sign::Signer, store::session::Attached};
+use gpuheal_hub::{
+    audit::Kind,
+    link::{clone::alternates, hello::Hello},
+    sign::Signer,
+    store::session::Attached,
+};
 use gpuheal_hub_core::{audit::Entry, budget::RateState, policy::Policy};
 use gpuheal_proto::{
     ids::{ClusterId, NodeUid, ReplicaId},
@@ -29,6 +34,9 @@ use crate::{
 };
 pub use rows::{Cluster, Command, Fault, Incident, Node, Session};
 
+/// Boot ids of a session that are remembered.
+const BOOTS_MAX: usize = 16;
+
 /// The chain of what belongs to no one cluster.
 const FLEET: &str = gpuheal_hub::audit::FLEET_CHAIN;
 
@@ -38,6 +46,8 @@ pub struct Memory {
     pub(crate) now: Timestamp,
     /// Epoch of the database.
     pub hub_term: u64,
+    /// When it was raised: what clusters have shown before is to be shown again.
+    raised_at: Timestamp,
     stop: Option<String>,
     pub(crate) policies: Vec<Rc<Policy>>,
     /// All clusters.
@@ -56,6 +66,7 @@ impl Memory {
         Self {
             now,
             hub_term: 1,
+            raised_at: now,
             stop: None,
             policies: Vec::new(),
             clusters: BTreeMap::new(),
@@ -74,10 +85,17 @@ impl Memory {
     /// Raises the epoch, as whoever restores a database is told to.
     pub fn raise_term(&mut self) {
         self.hub_term += 1;
+        self.raised_at = self.now;
     }
 
     fn cluster(&mut self, cluster: &ClusterId) -> &mut Cluster {
-        self.clusters.entry(cluster.clone()).or_default()
+        let now = self.now;
+        self.clusters.entry(cluster.clone()).or_insert_with(|| Cluster { created_at: now, ..Cluster::default() })
+    }
+
+    /// A whole snapshot came since the epoch was raised last.
+    fn adopted(&self, cluster: &Cluster) -> bool {
+        cluster.snapshot_at.is_some_and(|at| at > self.raised_at)
     }
 
     fn owns(&self, owner: &Owner) -> Result<(), Error> {
@@ -112,17 +130,39 @@ impl Memory {
         }
     }
 
-    /// The epoch. A cluster that has seen a later one, or a higher command, proves that commits were lost here.
+    /// The epoch. A cluster that has seen a later one, or a higher command, proves that commits were lost here; one that has
+    /// not seen the present epoch yet lost its commands before it began.
     fn term_for(&mut self, hello: &Hello) -> (u64, bool) {
-        let cmd_seq = self.cluster(&hello.cluster).cmd_seq;
-        let kept = self.hub_term >= hello.hub_term_seen && cmd_seq >= hello.cmd_seq_seen;
-        if kept || self.mutations.has(Mutation::TermNeverRises) {
+        let lost = self.cluster(&hello.cluster).cmd_seq < hello.cmd_seq_seen;
+        if self.mutations.has(Mutation::TermNeverRises) {
+            return (self.hub_term, false);
+        }
+        if lost {
+            self.cluster(&hello.cluster).cmd_seq = hello.cmd_seq_seen;
+        }
+        if self.hub_term > hello.hub_term_seen || (self.hub_term == hello.hub_term_seen && !lost) {
             return (self.hub_term, false);
         }
         self.hub_term = self.hub_term.max(hello.hub_term_seen) + 1;
-        let cluster = self.cluster(&hello.cluster);
-        cluster.cmd_seq = cmd_seq.max(hello.cmd_seq_seen);
+        self.raised_at = self.now;
+        let body = json!({"term": self.hub_term, "seen": hello.hub_term_seen, "command": hello.cmd_seq_seen});
+        let cluster = &hello.cluster;
+        self.tell(cluster, Kind::TermRaised, "hub/link", &format!("cluster/{cluster}"), None, &body);
         (self.hub_term, true)
+    }
+
+    /// The identity was seen in two places: everybody who shows it is out.
+    fn quarantine(&mut self, id: &ClusterId) {
+        let cluster = self.cluster(id);
+        if std::mem::replace(&mut cluster.quarantined, true) {
+            return;
+        }
+        for session in cluster.sessions.values_mut().filter(|session| !session.detached) {
+            session.generation += 1;
+            session.detached = true;
+            session.lease_transitions = None;
+        }
+        self.tell(id, Kind::CloneQuarantined, "hub/link", &format!("cluster/{id}"), None, &json!({}));
     }
 }
 
@@ -164,21 +204,34 @@ impl Store for Memory {
 
     fn attach(&mut self, hello: &Hello, _hub: &str) -> Result<Attached, Error> {
         let now = self.now;
-        let known = self.clusters.get(&hello.cluster).and_then(|cluster| cluster.kube_system_uid.clone());
-        if known.is_some_and(|uid| uid != hello.kube_system_uid) {
+        let cluster = self.cluster(&hello.cluster);
+        let uid = cluster.kube_system_uid.get_or_insert_with(|| hello.kube_system_uid.clone()).clone();
+        if uid != hello.kube_system_uid {
+            self.quarantine(&hello.cluster);
             return Err(Error::Foreign);
         }
-        let cluster = self.cluster(&hello.cluster);
-        cluster.kube_system_uid = Some(hello.kube_system_uid.clone());
+        if cluster.quarantined {
+            return Err(Error::Refused("quarantined".to_owned()));
+        }
         let session = cluster.sessions.entry(hello.replica.clone()).or_insert_with(|| Session::new(now));
         session.generation += 1;
         session.attached_at = now;
         session.detached = false;
         session.lease_transitions = hello.lease_transitions;
+        if session.boots.last().is_none_or(|(boot, _)| *boot != hello.boot_id) {
+            session.boots.push((hello.boot_id.clone(), now));
+            let older = session.boots.len().saturating_sub(BOOTS_MAX);
+            session.boots.drain(..older);
+        }
         let generation = session.generation;
-        let inventory_known = cluster.snapshot_at.is_some();
-        let acked = |stream: &gpuheal_proto::ids::StreamId| cluster.streams.get(stream).map(|upto| (stream.to_string(), *upto));
+        if alternates(&session.boots, now) {
+            self.quarantine(&hello.cluster);
+            return Err(Error::Refused("quarantined".to_owned()));
+        }
+        let streams = &self.clusters[&hello.cluster].streams;
+        let acked = |stream: &gpuheal_proto::ids::StreamId| streams.get(stream).map(|upto| (stream.to_string(), *upto));
         let acked = hello.streams.iter().filter_map(acked).collect();
+        let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         let (hub_term, term_raised) = self.term_for(hello);
         Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised })
     }
@@ -227,7 +280,11 @@ impl Store for Memory {
         self.judge_due()
     }
 
-    fn sign(&mut self, signer: &Signer) -> Result<usize, Error> {
+    fn owned(&mut self, owner: &Owner) -> bool {
+        self.owns(owner).is_ok()
+    }
+
+    fn sign(&mut self, signer: &Arc<Signer>) -> Result<usize, Error> {
         Ok(self.sign_proposed(signer) + self.sign_cancels(signer))
     }
 

@@ -54,6 +54,36 @@ pub enum Mutation {
     AnySignature,
 }
 
+impl Mutation {
+    /// Every one.
+    pub const ALL: &'static [Self] = &[
+        Self::AnyGeneration,
+        Self::AckBeforeCommit,
+        Self::ResendAfterExpiry,
+        Self::TermNeverRises,
+        Self::BudgetUnguarded,
+        Self::HoldFreedBlind,
+        Self::NoDedup,
+        Self::NoAudit,
+        Self::NoTombstone,
+        Self::AnyPlanRevision,
+        Self::AnyTime,
+        Self::AnyLeader,
+        Self::AnyVersion,
+        Self::ActBeforeIntent,
+        Self::UndoAfterPatch,
+        Self::AnyTerm,
+        Self::StreamReused,
+        Self::Forgetful,
+        Self::SilenceIsHealth,
+        Self::NoCeiling,
+        Self::NobodyResumes,
+        Self::ToldOnce,
+        Self::NoSweep,
+        Self::AnySignature,
+    ];
+}
+
 /// Those that are switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mutations(Option<Mutation>);

@@ -9,7 +9,8 @@ use std::{
 use gpuheal_hub::audit::Kind;
 use gpuheal_hub_core::{incident::IncidentState, snapshot::EvidenceState};
 use gpuheal_proto::{
-    command::{CommandState, Step, Times},
+    command::{CommandState, Times},
+    fault::FaultClass,
     ids::{ClusterId, CommandId, FaultKey, NodeUid},
     time::Timestamp,
     words::Action,
@@ -17,9 +18,12 @@ use gpuheal_proto::{
 
 use crate::{
     api::{Api, Effect},
-    body::Body,
+    body::{self, Body, Ill},
     memory::{Cluster, Memory},
 };
+
+/// So long something may be ill before a silent source counts as stale, three minutes, and the hub has heard of it.
+const SIGHT: Duration = Duration::from_secs(240);
 
 /// What was broken, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,11 +64,14 @@ pub struct Oracle {
     /// The first broken invariant.
     pub broken: Option<Broken>,
     issued: BTreeMap<CommandId, Issued>,
-    effects: BTreeMap<(CommandId, String), u32>,
+    effects: BTreeMap<(CommandId, String), (u32, String)>,
     acked: BTreeMap<(ClusterId, FaultKey), Timestamp>,
     closed: BTreeSet<gpuheal_proto::ids::IncidentId>,
     /// Most GPU nodes that each cluster ever had: what shares are of.
     most: BTreeMap<ClusterId, u32>,
+    /// The database was restored and nobody raised its epoch: places that were taken since the backup are known again only
+    /// once each cluster was seen.
+    forgot: bool,
     /// How many effects there were.
     pub acts: u64,
     /// How many incidents were closed.
@@ -80,7 +87,7 @@ impl Oracle {
     }
 
     /// A command of ours has changed something.
-    pub fn acted(&mut self, cluster: &ClusterId, api: &Api, db: &Memory, effect: &Effect, acting: Acting, now: Timestamp) {
+    pub fn acted(&mut self, cluster: &ClusterId, api: &Api, effect: &Effect, acting: Acting, now: Timestamp) {
         self.acts += 1;
         self.an_effect_follows_its_intent(api, effect, now);
         self.at_most_one_effect_per_command(effect, now);
@@ -92,7 +99,6 @@ impl Oracle {
         if effect.what == "mark" {
             self.a_ceiling_is_kept(cluster, api, now);
         }
-        let _ = db;
     }
 
     fn an_effect_follows_its_intent(&mut self, api: &Api, effect: &Effect, now: Timestamp) {
@@ -108,9 +114,10 @@ impl Oracle {
 
     /// 2. One in-flight request may repeat, and then changes nothing: here only changes are seen.
     fn at_most_one_effect_per_command(&mut self, effect: &Effect, now: Timestamp) {
-        let times = self.effects.entry((effect.command, effect.what.clone())).or_default();
-        *times += 1;
-        if *times > 1 {
+        let known = self.effects.entry((effect.command, effect.what.clone())).or_insert_with(|| (0, effect.uid.clone()));
+        known.0 += 1;
+        let times = known.0;
+        if times > 1 {
             let why = format!("{} of node {} by {}, {times} times", effect.what, effect.node, effect.command);
             self.breaks("at most one effect per command", now, why);
         }
@@ -217,7 +224,7 @@ impl Oracle {
 
     /// 4. Nodes that we have out at once never exceed any budget: what clusters really show, at each new mark.
     pub fn nodes_out_never_exceed_the_budget(&mut self, db: &Memory, marks: &[(ClusterId, u32)], now: Timestamp) {
-        let Some(policy) = db.policies.last() else { return };
+        let Some(policy) = db.policies.last().filter(|_| !self.forgot) else { return };
         let budgets = policy.settings.budgets;
         for (cluster, out) in marks {
             let allowed = budgets.cluster.allowed(self.most.get(cluster).copied().unwrap_or(0));
@@ -238,8 +245,14 @@ impl Oracle {
     }
 
     /// The database was restored from a backup of that moment: what was acked since is the journals' to send again.
-    pub fn restored(&mut self, backup: Timestamp) {
+    pub fn restored(&mut self, backup: Timestamp, raised: bool) {
         self.acked.retain(|_, at| *at <= backup);
+        self.forgot |= !raised;
+    }
+
+    /// Somebody else has taken a mark off a node: to set it again is another effect.
+    pub fn unmarked(&mut self, uid: &str) {
+        self.effects.retain(|(_, what), (_, of)| what != "mark" || of != uid);
     }
 
     /// 5. A fault that the hub acked is settled or open, never lost: in front of a judge or in an incident.
@@ -265,24 +278,29 @@ impl Oracle {
                 continue;
             }
             let body = bodies.get(incident.node.name.as_str()).filter(|body| body.uid == incident.node.uid.as_str());
-            // What broke after the clear sight is another episode's.
-            let still = body.and_then(|body| body.ills.iter().find(|(_, _, since)| now.since(*since) > Duration::from_secs(120)));
-            let stands = |key: &FaultKey| {
-                cluster.faults.get(key).and_then(|episodes| episodes.last()).is_some_and(|fault| {
-                    fault.known.evidence.state != EvidenceState::Clear
-                        && fault.known.class != gpuheal_proto::fault::FaultClass::Alert
-                })
-            };
-            let silent = incident.faults.keys().find(|(key, _)| stands(key));
-            if let (Some(ill), true) = (still, true) {
-                let known = incident.faults.keys().any(|(key, _)| names(cluster, key, ill.1));
-                if known {
-                    let why =
-                        format!("incident {} of {} was released, and {:?} is still there", incident.id, incident.node.name, ill.1);
+            // What broke after the release was decided is the next incident's.
+            let releases = cluster
+                .commands
+                .values()
+                .filter(|command| command.incident == incident.id && command.planned.action == Action::Release);
+            let decided_at = releases.map(|command| command.planned.times.created).max().or(incident.closed_at).unwrap_or(now);
+            for (key, _) in incident.faults.keys() {
+                let Some(fault) = cluster.faults.get(key).and_then(|episodes| episodes.last()) else { continue };
+                let slot = fault.known.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string);
+                let shown =
+                    |(gpu, ill, _): &&(u8, Ill, Timestamp)| Some(body::slot(*gpu)) == slot && shows(*ill, fault.known.class);
+                let Some((_, ill, since)) = body.and_then(|body| body.ills.iter().find(shown)) else { continue };
+                let evidence = fault.known.evidence;
+                let seen = decided_at.since(*since) > SIGHT;
+                if seen && (evidence.state != EvidenceState::Clear || evidence.since > *since) {
+                    let (node, state) = (&incident.node.name, evidence.state);
+                    let why = format!(
+                        "{node} was released, {ill:?} is there since {since}, its evidence is {state:?} since {}",
+                        evidence.since
+                    );
                     self.breaks("silence closes nothing", now, why);
                 }
             }
-            let _ = silent;
         }
     }
 
@@ -338,19 +356,11 @@ pub fn marked(api: &Api) -> u32 {
     u32::try_from(api.nodes.values().filter(|node| node.facts.marked()).count()).unwrap_or(u32::MAX)
 }
 
-/// Whether a fault of that key is what this illness shows as.
-fn names(cluster: &Cluster, key: &FaultKey, ill: crate::body::Ill) -> bool {
-    use crate::body::Ill;
-    use gpuheal_proto::fault::FaultClass;
-    let class = cluster.faults.get(key).and_then(|episodes| episodes.last()).map(|fault| fault.known.class);
-    matches!(
-        (class, ill),
-        (Some(FaultClass::RowRemap), Ill::RowRemap) | (Some(FaultClass::Thermal), Ill::Hot) | (Some(FaultClass::Xid), Ill::Xid)
-    )
-}
-
-/// A command's steps that change a node.
-#[must_use]
-pub fn changes_node(steps: &[Step]) -> bool {
-    steps.iter().any(|step| matches!(step, Step::Mark { .. } | Step::Release { .. }))
+/// Whether an illness shows as a fault of that class.
+fn shows(ill: Ill, class: FaultClass) -> bool {
+    match ill {
+        Ill::RowRemap => class == FaultClass::RowRemap,
+        Ill::Hot => class == FaultClass::Thermal,
+        Ill::Xid => class == FaultClass::Xid,
+    }
 }

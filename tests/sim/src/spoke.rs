@@ -210,6 +210,7 @@ impl Spoke {
         let Some(wait) = self.waits.remove(&token) else { return };
         if let Ok(Answer::Action(action)) = &result {
             self.cache.put_action(Rc::clone(action));
+            self.told.dirty = true;
         }
         match wait {
             Wait::LeaseRead => self.lease_read(result),

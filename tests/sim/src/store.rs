@@ -2,7 +2,7 @@
 //! [`crate::memory::Memory`] is the simulated one; the tests hold it and the hub's own functions on Postgres to one
 //! contract suite, so that neither can drift from the other. Never decides anything: that is hub/core's.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use gpuheal_hub::{link::hello::Hello, sign::Signer, store::session::Attached};
@@ -43,6 +43,8 @@ pub struct Due {
     pub cancels: bool,
     /// The signed bytes.
     pub envelope: Bytes,
+    /// When it was found to be due.
+    pub at: Timestamp,
 }
 
 /// Why nothing was done. Whatever it says, nothing of the operation is kept.
@@ -92,6 +94,8 @@ pub trait Store {
     fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error>;
     /// Notes that a session ended.
     fn detach(&mut self, owner: &Owner);
+    /// Notes that a session lives; false: it was taken over.
+    fn owned(&mut self, owner: &Owner) -> bool;
     /// Takes a batch of faults.
     ///
     /// # Errors
@@ -121,7 +125,7 @@ pub trait Store {
     ///
     /// # Errors
     /// When it cannot be written.
-    fn sign(&mut self, signer: &Signer) -> Result<usize, Error>;
+    fn sign(&mut self, signer: &Arc<Signer>) -> Result<usize, Error>;
     /// What is to be sent to these sessions now, in the order of the commands' numbers.
     ///
     /// # Errors

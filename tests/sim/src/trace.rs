@@ -1,13 +1,10 @@
-//! A run in words: the last lines always, all of them when asked.
+//! A run in words, when somebody asked for them.
 
 use std::collections::VecDeque;
 
 use gpuheal_proto::time::Timestamp;
 
 use crate::world::START;
-
-/// Lines that are kept of a run that nobody asked about.
-const KEPT: usize = 0;
 
 /// The lines.
 #[derive(Clone, Debug)]
@@ -25,11 +22,17 @@ impl Trace {
 
     /// Adds a line. Nothing is formatted when nothing is kept: a failing seed is run again with a trace.
     pub fn say(&mut self, now: Timestamp, words: impl FnOnce() -> String) {
-        if !self.all && KEPT == 0 {
+        if !self.all {
             return;
         }
         let ms = now.since(START).as_millis();
         self.lines.push_back(format!("{:>5}.{:03} {}", ms / 1000, ms % 1000, words()));
+    }
+
+    /// Whether anything is kept at all.
+    #[must_use]
+    pub const fn told(&self) -> bool {
+        self.all
     }
 
     /// All that was kept.

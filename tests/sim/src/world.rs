@@ -39,8 +39,8 @@ pub const START: Timestamp = Timestamp::from_unix_ms(1_764_442_800_000);
 const CALM: Duration = Duration::from_secs(60);
 /// How long things go wrong.
 const TROUBLE: Duration = Duration::from_secs(20 * 60);
-/// How long the world then has to come to rest: the longest command of the policy lives 15 minutes.
-const REST: Duration = Duration::from_secs(40 * 60);
+/// How long the world then has to come to rest: what the policy commands, but for releases, lives 15 minutes at most.
+const REST: Duration = Duration::from_secs(25 * 60);
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -162,7 +162,7 @@ pub struct Outcome {
     pub acts: u64,
     /// Incidents that were closed.
     pub closings: u64,
-    /// The last lines, or all.
+    /// All that was told, if anybody asked.
     pub trace: Vec<String>,
 }
 
@@ -182,6 +182,8 @@ pub struct World {
     peace: bool,
     oracle: Oracle,
     trace: Trace,
+    /// How many entries of each chain were put into the trace.
+    audit_told: BTreeMap<String, usize>,
     events: u64,
 }
 
@@ -210,6 +212,7 @@ impl World {
             peace: false,
             oracle: Oracle::default(),
             trace: Trace::new(options.trace),
+            audit_told: BTreeMap::new(),
             events: 0,
         };
         world.set_up();

@@ -1,6 +1,8 @@
 //! What must be seen before a release. Never absence: each fault's own source must be fresh and show it clear for the
 //! soak, the rows of GPUs must equal the inventory, and nothing new may have come. Or a person's word.
 
+use std::time::Duration;
+
 use gpuheal_proto::{fault::Witness, time::Timestamp, words::Level};
 
 use super::judge::Judged;
@@ -8,6 +10,10 @@ use crate::{
     policy::Settings,
     snapshot::{EvidenceState, Incident, KnownFault, Snapshot},
 };
+
+/// A cluster says every 30 s at the latest that nothing changed. One that was not heard of for three times as long may
+/// have seen its faults come back: what was clear then is no longer fresh.
+const HEARD_WITHIN: Duration = Duration::from_secs(90);
 
 /// Whether the trouble is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,18 +74,34 @@ pub(super) fn recovery(
     if holding.is_empty() {
         return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
     }
+    if let Some(reason) = unheard(snapshot, now) {
+        return Recovery::not_yet(reason, Some(now.after(HEARD_WITHIN)));
+    }
     let names: Vec<String> = holding.iter().map(|one| one.name()).collect();
     Recovery::Over(format!("{} clear by their own sources for {minutes} min", names.join(", ")))
 }
 
 /// The faults that a release waits for: those that could have led to the mark, of this incident or come since. An alert's
-/// end is only a hint, so one that says what a better witness says too does not hold.
+/// end is only a hint, so one that may say what a better witness says too does not hold; one of another GPU does.
 fn holding<'a, 'b>(judged: &'a [Judged<'b>], known: &[&KnownFault]) -> Vec<&'a Judged<'b>> {
     let ours = |one: &Judged<'_>| known.iter().any(|fault| fault.key == one.fault.key);
     let heavy = |one: &&Judged<'_>| one.classified.level > Level::P2 && !one.classified.user_app && (ours(one) || one.live());
     let heavy: Vec<_> = judged.iter().filter(heavy).collect();
-    let better = heavy.iter().any(|one| !only_alerts(one.fault));
-    heavy.into_iter().filter(|one| !(better && only_alerts(one.fault))).collect()
+    let better = |alert: &KnownFault| heavy.iter().any(|one| !only_alerts(one.fault) && may_be_of_one_gpu(alert, one.fault));
+    heavy.iter().copied().filter(|one| !(only_alerts(one.fault) && better(one.fault))).collect()
+}
+
+/// Of one GPU, or one of them names none.
+fn may_be_of_one_gpu(one: &KnownFault, other: &KnownFault) -> bool {
+    let slot = |fault: &'_ KnownFault| fault.gpu.as_ref().and_then(|gpu| gpu.slot.clone());
+    slot(one).zip(slot(other)).is_none_or(|(one, other)| one == other)
+}
+
+/// Clear by a source of which nobody has heard lately is not clear for the soak.
+fn unheard(snapshot: &Snapshot, now: Timestamp) -> Option<String> {
+    let state_at = snapshot.cluster.observer.state_at.unwrap_or_default();
+    let silent = now.since(state_at) > HEARD_WITHIN;
+    silent.then(|| format!("clear when cluster {} was last heard of, at {state_at}: not heard of since", snapshot.cluster.id))
 }
 
 fn only_alerts(fault: &KnownFault) -> bool {

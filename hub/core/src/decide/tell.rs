@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gpuheal_proto::{
     command::Step,
+    time::Timestamp,
     words::{Action, Level, Mode},
 };
 
@@ -58,7 +59,11 @@ impl Case<'_> {
     }
 
     /// A command that posts the Event and does nothing else.
+    /// A node that no state has shown yet has no plan revision to go with: it is told of once it is shown.
     pub(super) fn tell_alone(&mut self) {
+        if self.snapshot.node.seen_at == Timestamp::EPOCH {
+            return;
+        }
         let Some((level, message)) = self.news() else { return };
         let reason = self.decision.reasons.first().cloned().unwrap_or_else(|| message.clone());
         let Some(step) = self.tell(Some((level, message))) else { return };

@@ -108,7 +108,10 @@ impl Memory {
                 _ => continue,
             };
             let Some(envelope) = envelope else { continue };
-            due.push((command.cmd_seq, Due { cluster: owner.cluster.clone(), command: command.planned.id, cancels, envelope }));
+            due.push((
+                command.cmd_seq,
+                Due { cluster: owner.cluster.clone(), command: command.planned.id, cancels, envelope, at: self.now },
+            ));
         }
         due.sort_by_key(|(cmd_seq, _)| *cmd_seq);
         due.into_iter().map(|(_, due)| due).collect()
@@ -120,13 +123,14 @@ impl Memory {
             let Some(command) = self.cluster(&due.cluster).commands.get_mut(&due.command) else { continue };
             let incident = command.incident;
             let kind = if due.cancels {
-                command.cancel_sent_at = Some(now);
+                command.cancel_sent_at = Some(due.at);
                 Kind::CancelSent
             } else {
                 if command.state == CommandState::Signed {
                     (command.state, command.state_at) = (CommandState::Dispatched, now);
                 }
-                (command.sent_at, command.resend_at) = (Some(now), None);
+                command.sent_at = Some(due.at);
+                command.resend_at = command.resend_at.filter(|at| *at > due.at);
                 Kind::CommandSent
             };
             self.tell(&due.cluster, kind, "hub/deliver", &format!("command/{}", due.command), Some(incident), &json!({}));

@@ -62,6 +62,7 @@ impl Memory {
         let now = self.now;
         let nodes: Vec<Node> = change.nodes.iter().map(|node| node_of(node, as_of)).collect::<Result<_, _>>()?;
         let cluster = self.cluster(id);
+        let seen_at = cluster.snapshot_at.unwrap_or(cluster.created_at);
         let stale = (lease, seq) <= (cluster.state_lease, cluster.state_seq) && cluster.state_seq > 0;
         if lease < cluster.state_lease || (stale && !change.whole) {
             return Ok(());
@@ -115,7 +116,8 @@ impl Memory {
         }
         let concern: Vec<NodeUid> = touched.into_iter().filter(|uid| concerns(cluster, uid)).collect();
         self.ask(id, concern);
-        self.regression(id);
+        let adopting = seen_at <= self.raised_at;
+        self.regression(id, adopting);
         if change.whole || !gone.is_empty() {
             let kind = if change.whole { Kind::InventorySnapshot } else { Kind::NodesGone };
             let body = json!({"gone": gone, "as_of_unix_ms": as_of.unix_ms(), "lease_transitions": lease});
@@ -125,15 +127,17 @@ impl Memory {
     }
 
     /// A node that carries a plan revision which this database never gave out proves that commits were lost.
-    fn regression(&mut self, id: &ClusterId) {
+    /// Is the epoch raised since, the loss is known.
+    fn regression(&mut self, id: &ClusterId, adopting: bool) {
         let mut nodes = 0_u64;
         let blind = self.mutations.has(Mutation::TermNeverRises);
         for node in self.cluster(id).nodes.values_mut().filter(|node| node.plan_revision > node.plan_rev_issued) {
             node.plan_rev_issued = node.plan_revision;
             nodes += 1;
         }
-        if nodes > 0 && !blind {
+        if nodes > 0 && !blind && !adopting {
             self.hub_term += 1;
+            self.raised_at = self.now;
             let body = json!({"term": self.hub_term, "nodes": nodes});
             self.tell(id, Kind::TermRaised, "hub/ingest", &format!("cluster/{id}"), None, &body);
         }

@@ -48,7 +48,7 @@ impl Memory {
                 ));
             }
             picture.out.extend(cluster.holds.keys().map(|node| format!("{id} {node}")));
-            if cluster.rate.is_some() || cluster.out > 0 {
+            if cluster.out > 0 {
                 picture.out.push(format!("{id} cluster {}", cluster.out));
             }
             for (node, cooldown) in &cluster.cooldowns {
@@ -76,7 +76,7 @@ impl Memory {
             }
         }
         for (chain, entries) in &self.audit {
-            picture.audit.extend(entries.iter().map(|entry| format!("{chain} {} {}", entry.seq, entry.fact.kind)));
+            picture.audit.extend(entries.iter().map(|entry| format!("{chain} {:05} {}", entry.seq, entry.fact.kind)));
         }
         picture.sorted()
     }

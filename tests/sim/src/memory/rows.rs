@@ -22,7 +22,9 @@ use gpuheal_proto::{
 /// Everything of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
+    pub(super) created_at: Timestamp,
     pub(super) kube_system_uid: Option<String>,
+    pub(super) quarantined: bool,
     pub(super) state_lease: u64,
     pub(super) state_seq: u64,
     /// The moment that its last state describes.
@@ -81,13 +83,14 @@ pub struct Session {
     pub lease_transitions: Option<u64>,
     pub(super) attached_at: Timestamp,
     pub(super) leads_since: Option<Timestamp>,
+    pub(super) boots: Vec<(String, Timestamp)>,
     /// It ended.
     pub detached: bool,
 }
 
 impl Session {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { generation: 0, lease_transitions: None, attached_at: now, leads_since: None, detached: false }
+        Self { generation: 0, lease_transitions: None, attached_at: now, leads_since: None, boots: Vec::new(), detached: false }
     }
 }
 

@@ -46,17 +46,21 @@ impl Memory {
 
     fn shared(&self, id: &ClusterId, cluster: &Cluster, policy: &Policy) -> snapshot::Cluster {
         let rates = &policy.settings.rates;
+        // What other clusters have out that have not shown it since the epoch rose: each counts at its full budget.
+        let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.adopted(rows));
+        let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
+        let adopting: u32 = unknown.fold(0, u32::saturating_add);
         let rate = |rate: Rate, stored: Option<RateState>| stored.unwrap_or_else(|| rate.full(self.now));
         snapshot::Cluster {
             id: id.clone(),
             gpu_nodes: cluster.gpu_nodes(),
             out: cluster.out,
             fleet_gpu_nodes: self.clusters.values().map(Cluster::gpu_nodes).sum(),
-            fleet_out: self.fleet_out,
+            fleet_out: self.fleet_out.saturating_add(adopting),
             rate: rate(rates.cluster, cluster.rate),
             fleet_rate: rate(rates.fleet, self.fleet_rate),
             narrowing: narrowing(&cluster.config_yaml),
-            observer: Observer { state_at: cluster.state_as_of.filter(|_| cluster.snapshot_at.is_some()) },
+            observer: Observer { state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)) },
             fleet_stop: self.stop.clone(),
             newly_suspect: 0,
         }

@@ -57,6 +57,7 @@ impl Spoke {
     /// All that there is was listed.
     pub fn listed(&mut self, api: &Api) {
         self.cache.listed = true;
+        self.told.dirty = true;
         self.cache.nodes.clone_from(&api.nodes);
         self.cache.pods.clone_from(&api.pods);
         api.actions.values().for_each(|action| self.cache.put_action(Rc::clone(action)));
@@ -73,6 +74,7 @@ impl Spoke {
             return;
         }
         self.cache.heard = self.now.boot;
+        self.told.dirty = true;
         match change {
             Change::Node(name, Some(node)) => {
                 let before = self.cache.nodes.insert(name.clone(), Rc::clone(node));

@@ -55,6 +55,7 @@ impl Spoke {
         };
         self.found(outcome);
         if self.held.gpus(&node.uid) != before {
+            self.told.dirty = true;
             self.state_tick();
         }
     }

@@ -26,6 +26,8 @@ pub(super) struct Told {
     nodes: BTreeMap<String, v1::NodeState>,
     pub(super) config: String,
     config_told: String,
+    /// Something that is told may have changed since.
+    pub(super) dirty: bool,
     seq: u64,
     said: Duration,
     pub(super) looked_at: Duration,
@@ -40,6 +42,11 @@ impl Spoke {
         };
         let Some(as_of) = self.as_of() else { return };
         let audience = Some((reign, generation, self.resyncs));
+        let quiet = self.now.boot.saturating_sub(self.told.said) >= QUIET;
+        if self.told.audience == audience && !self.told.dirty && !quiet {
+            return;
+        }
+        self.told.dirty = false;
         let nodes: BTreeMap<String, v1::NodeState> =
             self.cache.nodes.iter().map(|(name, node)| (name.clone(), self.node_state(node))).collect();
         let config = (self.told.config != self.told.config_told || self.told.audience != audience)
@@ -51,7 +58,7 @@ impl Spoke {
             let gone_uids: Vec<_> = told.values().filter(|node| !still(node)).map(|node| node.uid.clone()).collect();
             let nothing = changed.is_empty() && gone_uids.is_empty() && config.is_none();
             let fresh = self.now.boot.saturating_sub(self.cache.heard) <= FRESH;
-            if nothing && !(self.now.boot.saturating_sub(self.told.said) >= QUIET && fresh) {
+            if nothing && !(quiet && fresh) {
                 return;
             }
             Body::Delta(v1::StateDelta { changed, gone_uids, config, ..v1::StateDelta::default() })

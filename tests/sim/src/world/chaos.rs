@@ -1,6 +1,8 @@
 //! What goes wrong, and when: drawn from the seed for twenty minutes, then nothing more. Then everything is mended, and
 //! what remains is the system's own affair.
 
+use std::time::Duration;
+
 use gpuheal_proto::time::Timestamp;
 
 use super::{Event, Place, World};
@@ -60,8 +62,8 @@ pub enum Trouble {
 
 /// How often each happens, relative to the others.
 const WEIGHTS: [(Trouble, u64); 22] = [
-    (Trouble::Illness, 24),
-    (Trouble::Repair, 12),
+    (Trouble::Illness, 40),
+    (Trouble::Repair, 16),
     (Trouble::Reboot, 4),
     (Trouble::Silence, 4),
     (Trouble::SpokeDies, 14),
@@ -88,7 +90,7 @@ impl World {
     pub(super) fn plan_trouble(&mut self, from: Timestamp, until: Timestamp) {
         let total: u64 = WEIGHTS.iter().map(|(_, weight)| weight).sum();
         // Some runs are calm, some are wild.
-        let pause_ms = *self.chance.pick(&[8_000, 15_000, 30_000, 60_000]);
+        let pause_ms = *self.chance.pick(&[5_000, 8_000, 15_000, 30_000]);
         let mut at = from;
         while at < until {
             let mut drawn = self.chance.below(total);
@@ -213,11 +215,7 @@ impl World {
                 let (least, most) = *self.chance.pick(&[(500, 3000), (10_000, 60_000)]);
                 self.soon(least, most, Event::SpokeStart(place));
             }
-            Trouble::Cut => {
-                let span = self.chance.ms(5_000, 400_000);
-                self.slot(place).cut_until = now.after(span);
-                self.at(now.after(span), Event::Mended(place));
-            }
+            Trouble::Cut => self.cut(place),
             Trouble::ApiCut => {
                 let span = self.chance.ms(2_000, 60_000);
                 self.slot(place).api_cut_until = now.after(span);
@@ -270,7 +268,12 @@ impl World {
         if procedure {
             self.db.raise_term();
         }
-        self.oracle.restored(made);
+        self.oracle.restored(made, procedure);
+        // Whoever restores a database starts the hubs anew: see docs/simulation.md for what happens otherwise.
+        for hub in 0..self.hubs.len() {
+            self.hub_dies(hub);
+            self.soon(500, 5_000, Event::HubStart(hub));
+        }
         self.say(|| format!("the database is as it was at {made}, its term {}", if procedure { "raised" } else { "not raised" }));
     }
 
@@ -313,6 +316,59 @@ impl World {
             }
             self.spread(cluster);
         }
+    }
+
+    /// The moments that matter are where things break most: right after an effect, before anybody was told of it.
+    pub(super) fn after_effect(&mut self, place: Place) {
+        if self.peace || !self.chance.once_in(6) {
+            return;
+        }
+        match self.chance.below(3) {
+            0 => {
+                self.say(|| format!("{} dies right after", Self::name(place)));
+                self.spoke_dies(place, false);
+                self.soon(500, 20_000, Event::SpokeStart(place));
+            }
+            1 => {
+                let span = self.chance.ms(1_000, 40_000);
+                self.slot(place).paused_until = self.now.after(span);
+            }
+            _ => self.cut(place),
+        }
+    }
+
+    /// Right after a command was put on a stream, before that was noted, the way or the hub may be gone.
+    pub(super) fn after_command(&mut self, hub: usize, place: Place) {
+        if self.peace || !self.chance.once_in(8) {
+            return;
+        }
+        match self.chance.below(4) {
+            0 => {
+                self.say(|| format!("hub-{hub} dies right after"));
+                self.hub_dies(hub);
+                self.soon(500, 30_000, Event::HubStart(hub));
+            }
+            1 => {
+                self.say(|| format!("{} dies right then", Self::name(place)));
+                self.spoke_dies(place, false);
+                self.soon(500, 20_000, Event::SpokeStart(place));
+            }
+            2 => self.slot(place).paused_until = self.now.after(Duration::from_secs(20)),
+            _ => self.cut(place),
+        }
+    }
+
+    /// Between a commit and its ack the hub may die.
+    pub(super) fn dies_before_the_ack(&mut self) -> bool {
+        !self.peace && self.chance.once_in(25)
+    }
+
+    fn cut(&mut self, place: Place) {
+        self.say(|| format!("{} is cut off", Self::name(place)));
+        let span = self.chance.ms(5_000, 400_000);
+        let until = self.now.after(span);
+        self.slot(place).cut_until = until;
+        self.at(until, Event::Mended(place));
     }
 
     pub(super) fn mended(&mut self, place: Place) {

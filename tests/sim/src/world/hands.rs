@@ -77,6 +77,9 @@ impl World {
 
     /// Somebody takes our taint or label away: an order.
     pub(super) fn unmarks(&mut self, cluster: usize, node: &str, label: bool) {
+        if let Some(object) = self.clusters[cluster].api.nodes.get(node) {
+            self.oracle.unmarked(&object.facts.uid);
+        }
         self.clusters[cluster].api.by_hand(node, "kubectl-edit", |json| {
             if label {
                 if let Some(labels) = json["metadata"]["labels"].as_object_mut() {

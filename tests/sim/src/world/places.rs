@@ -20,14 +20,14 @@ const NODES: std::ops::RangeInclusive<u64> = 4..=6;
 
 /// A policy that heals, with short spans, so that a whole course fits into half an hour.
 pub(super) fn policy(chance: &mut Chance) -> String {
-    let cluster = *chance.pick(&[20, 34, 50]);
-    let fleet = *chance.pick(&[20, 34, 50]);
+    let cluster = *chance.pick(&[20, 34, 50, 100]);
+    let fleet = *chance.pick(&[20, 34, 50, 100]);
     let cordon = chance.once_in(2);
     let mode = *chance.pick(&["heal", "heal", "heal", "mark"]);
     let breaker = *chance.pick(&[1000, 1000, 3]);
     format!(
         "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata: {{name: sim}}\nspec:\n  mode: {mode}\n  cooldown: 2m\n\
-         \x20 windows: {{observation: 1m, merge: 1m, nodeYouth: 1m}}\n  recovery: {{soak: 2m}}\n\
+         \x20 windows: {{observation: 1m, merge: 1m, nodeYouth: 1m}}\n  recovery: {{soak: 4m}}\n\
          \x20 budgets:\n    fleet: {{percent: {fleet}}}\n    cluster: {{percent: {cluster}}}\n\
          \x20 breaker: {{percent: 50, nodesMin: {breaker}, window: 2m}}\n\
          \x20 response:\n    cordon: {cordon}\n    drain: {{deadline: 5m}}\n"

@@ -28,7 +28,7 @@ impl World {
             Event::HubWork(hub, life) => self.hub_work(hub, life),
             Event::HubStart(hub) => self.hub_start(hub),
             Event::Noted(hub, life, sent) => {
-                if self.hubs[hub].1 == life && self.db_away_until <= self.now {
+                if self.hubs[hub].1 == life && self.hubs[hub].0.is_some() && self.db_away_until <= self.now {
                     self.db.at(self.now);
                     // The memory takes any note.
                     let _ = self.db.sent(&sent);
@@ -193,7 +193,7 @@ impl World {
         let final_word = final_word.filter(|_| now.since(calling.sent_at) < CALL_TIMEOUT);
         let acting = Acting { sent_at: calling.sent_at, led: calling.led, contact_at: calling.contact_at, final_word };
         let cluster = &self.clusters[place.0];
-        self.oracle.acted(&cluster.id, &cluster.api, &self.db, effect, acting, now);
+        self.oracle.acted(&cluster.id, &cluster.api, effect, acting, now);
         if effect.what == "mark" {
             let marks: Vec<_> = self.clusters.iter().map(|cluster| (cluster.id.clone(), marked(&cluster.api))).collect();
             self.oracle.nodes_out_never_exceed_the_budget(&self.db, &marks, now);
@@ -201,6 +201,7 @@ impl World {
         if let Some(uid) = effect.what.strip_prefix("evict ") {
             self.soon(500, 20_000, Event::PodGone(place.0, uid.to_owned()));
         }
+        self.after_effect(place);
     }
 
     /// Watches of a cluster show what changed, each after its own lag.
@@ -242,7 +243,8 @@ impl World {
             spoke.tick();
         });
         if self.lives(place, life) {
-            self.soon(900, 1100, Event::SpokeTick(place, life));
+            let (least, most) = if self.peace { (1800, 2000) } else { (900, 1100) };
+            self.soon(least, most, Event::SpokeTick(place, life));
         }
     }
 
@@ -307,7 +309,8 @@ impl World {
         process.pulse(now);
         self.after_hub(hub);
         self.hub_work(hub, life);
-        self.soon(900, 1100, Event::HubTick(hub, life));
+        let (least, most) = if self.peace { (1900, 2100) } else { (900, 1100) };
+        self.soon(least, most, Event::HubTick(hub, life));
     }
 
     fn hub_work(&mut self, hub: usize, life: u64) {
@@ -316,10 +319,12 @@ impl World {
         }
         self.db.at(self.now);
         let Some(process) = &mut self.hubs[hub].0 else { return };
+        process.seen(&mut self.db, self.now);
         let done = process.stages(&mut self.db).and_then(|()| process.deliver(&mut self.db));
         if let Err(error) = done {
             self.oracle.breaks("every decision can be stored", self.now, error.to_string());
         }
+        self.say_decisions();
         self.after_hub(hub);
         self.oracle.committed(&self.db, self.now);
         for cluster in &self.clusters {
@@ -336,10 +341,22 @@ impl World {
             match one {
                 hub::Out::Down(conn, message) => {
                     self.say_down(hub, conn, &message);
+                    let commands = matches!(*message, v1::attach_response::Message::Command(_));
                     self.send_down(conn, *message);
+                    if let Some(place) = self.conns.get(&conn).map(|conn| conn.place).filter(|_| commands) {
+                        self.after_command(hub, place);
+                    }
                 }
                 hub::Out::Close(conn) => self.close(conn),
-                hub::Out::Committed(..) => {}
+                hub::Out::Committed(..) => {
+                    if self.dies_before_the_ack() {
+                        self.say(|| format!("hub-{hub} dies before an ack"));
+                        self.hub_dies(hub);
+                        self.soon(500, 30_000, Event::HubStart(hub));
+                        return;
+                    }
+                }
+                // A hub that has died meanwhile notes nothing.
                 hub::Out::Note(due) => self.soon(1, 20, Event::Noted(hub, life, due)),
                 hub::Out::Wake => wakes = true,
                 hub::Out::Say(words) => self.say(|| words),
@@ -347,6 +364,31 @@ impl World {
         }
         if wakes {
             self.soon(1, 50, Event::HubWork(hub, life));
+        }
+    }
+
+    /// Decisions in the words of the audit.
+    fn say_decisions(&mut self) {
+        if !self.trace.told() {
+            return;
+        }
+        for (chain, entries) in &self.db.audit {
+            let told = self.audit_told.entry(chain.clone()).or_default();
+            *told = (*told).min(entries.len());
+            for entry in &entries[*told..] {
+                let body: serde_json::Value = serde_json::from_str(&entry.fact.body).unwrap_or_default();
+                let (from, to, why) = (&body["from"], &body["to"], &body["reasons"][0]);
+                let words = match entry.fact.kind.as_str() {
+                    "decision" => format!("hub decides about {chain} {}: {from} to {to}, {why}", entry.fact.subject),
+                    "command_reported" | "command_corrected" | "command_lapsed" => {
+                        format!("hub notes of {chain} {}: {from} to {to}", entry.fact.subject)
+                    }
+                    "term_raised" => format!("hub raises the term for {chain}"),
+                    _ => continue,
+                };
+                self.trace.say(self.now, || words);
+            }
+            *told = entries.len();
         }
     }
 
@@ -435,8 +477,9 @@ impl World {
 
     /// 5. What still stands is known, whatever was lost in between.
     fn what_stands_is_known(&mut self, at: usize, now: Timestamp) {
-        use crate::body::Ill;
         use gpuheal_proto::fault::FaultClass;
+
+        use crate::body::Ill;
         let cluster = &self.clusters[at];
         let Some(rows) = self.db.clusters.get(&cluster.id) else { return };
         let mut unknown = Vec::new();

@@ -75,6 +75,26 @@ fn a_release_waits_for_the_last_fault() {
 }
 
 #[test]
+fn a_cluster_that_is_not_heard_of_any_more_has_nothing_released_by_what_it_said_before() {
+    let mut story = quarantined(vec![clear(xid79(), -1800)]);
+    story.cluster.observer.state_at = Some(at(-91));
+    let silent = decide(&story, &policy(Mode::Heal), now());
+    assert!(silent.commands.is_empty() && silent.recheck_at.is_some());
+    assert!(silent.reasons.iter().any(|why| why.contains("not heard of since")), "{:?}", silent.reasons);
+    story.cluster.observer.state_at = Some(at(-90));
+    assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), ["release"]);
+}
+
+#[test]
+fn an_alert_about_another_gpu_holds_the_release_whatever_cleared_on_this_one() {
+    let other = fault_on(Some(gpu(0x5e)), FaultClass::Xid, "79", Witness::Alert, Onset::Edge);
+    let same = fault_on(Some(gpu(0x5d)), FaultClass::Xid, "63", Witness::Alert, Onset::Edge);
+    assert_eq!(steps(&decide(&quarantined(vec![same, clear(xid79(), -900)]), &policy(Mode::Heal), now())), ["release"]);
+    let held = decide(&quarantined(vec![other, clear(xid79(), -900)]), &policy(Mode::Heal), now());
+    assert!(held.commands.is_empty(), "{:?}", held.reasons);
+}
+
+#[test]
 fn a_resolved_alert_alone_releases_nothing_and_an_unresolved_one_holds_nothing_back() {
     let alert = fault_on(None, FaultClass::Xid, "79", Witness::Alert, Onset::Edge);
     let story = quarantined(vec![clear(alert.clone(), -900), xid79()]);

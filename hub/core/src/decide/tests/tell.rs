@@ -58,3 +58,13 @@ fn a_drain_by_itself_stops_at_its_deadline_where_policy_would_pass_budgets() {
     let Some(Step::Drain(drain)) = decision.commands[0].steps.last() else { panic!("{decision:?}") };
     assert_eq!((drain.on_deadline, drain.allow_pdb_bypass), (DeadlineOutcome::Stop, false));
 }
+
+#[test]
+fn a_node_that_no_state_has_shown_opens_its_incident_and_is_told_of_once_it_is_shown() {
+    let mut story = snapshot(vec![xid79()]);
+    story.node.seen_at = gpuheal_proto::time::Timestamp::EPOCH;
+    let unseen = decide(&story, &policy(Mode::Notify), now());
+    assert!(unseen.incident.is_some_and(|change| change.opens) && unseen.commands.is_empty());
+    story.node.seen_at = now();
+    assert_eq!(steps(&decide(&story, &policy(Mode::Notify), now())), ["notify"]);
+}

@@ -1,0 +1,304 @@
+//! The claims, each on both stores.
+
+use gpuheal_proto::{
+    fault::{Onset, Witness},
+    link::v1::{self, CommandState as Wire, EvidenceState},
+};
+use gpuheal_sim::store::{Error, Owner};
+
+use crate::{
+    fixtures::{HEAL, batch, c1, done, evidence, fault, hello, marked, node, snapshot, status, xid79},
+    pair::Pair,
+};
+
+/// A policy that heals, an attached leader, ten nodes.
+fn healing() -> (Pair, Owner) {
+    let mut pair = Pair::new();
+    pair.policy(HEAL);
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    pair.state(&c1(), 1, 1, snapshot((0..10).map(node).collect()));
+    (pair, owner)
+}
+
+/// And a command on its way to node 1.
+fn commanded() -> (Pair, Owner) {
+    let (mut pair, owner) = healing();
+    pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])).unwrap();
+    pair.decide();
+    assert_eq!(pair.deliver(&owner, 1), ["c1 command"]);
+    (pair, owner)
+}
+
+#[test]
+fn a_batch_is_taken_once_and_one_with_a_hole_before_it_is_answered_with_the_resume_point() {
+    let (mut pair, owner) = healing();
+    let both = [xid79(1, 100), xid79(2, 100)];
+    assert_eq!(pair.faults(&owner, &batch("s", 1, &both)), Ok(2));
+    assert_eq!(pair.faults(&owner, &batch("s", 1, &both)), Ok(2), "again");
+    assert_eq!(pair.faults(&owner, &batch("s", 4, &[xid79(3, 100)])), Ok(2), "3 is missing");
+    assert_eq!(pair.faults(&owner, &batch("s", 2, &[xid79(2, 100), xid79(3, 100)])), Ok(3), "it overlaps");
+    let held = pair.holds("three faults");
+    assert_eq!((held.faults.len(), held.streams), (3, vec!["c1 s 3".to_owned()]));
+}
+
+#[test]
+fn a_session_that_was_taken_over_commits_nothing() {
+    let (mut pair, old) = healing();
+    let (new, _, acked) = pair.attach(&hello("spoke-0", &["s", "unknown"])).unwrap();
+    assert_eq!(acked, [], "nothing was taken of either");
+    assert!(matches!(pair.faults(&old, &batch("s", 1, &[xid79(1, 100)])), Err(Error::TakenOver { generation: 1, .. })));
+    assert!(pair.lead(&old, Some(9)).is_err() && !pair.owned(&old) && pair.owned(&new));
+    pair.detach(&old);
+    assert_eq!(pair.faults(&new, &batch("s", 1, &[xid79(1, 100)])), Ok(1));
+    assert_eq!(pair.attach(&hello("spoke-0", &["s"])).unwrap().2, [("s".to_owned(), 1)]);
+    pair.holds("a takeover");
+}
+
+#[test]
+fn a_gap_is_passed_and_what_follows_is_taken() {
+    let (mut pair, owner) = healing();
+    let gap = v1::Gap { stream_id: "s".into(), from_seq: 1, to_seq: 4, reason: "damaged".into(), ..Default::default() };
+    assert_eq!(pair.gap(&owner, &gap), Ok(4));
+    assert_eq!(pair.gap(&owner, &gap), Ok(4), "again");
+    assert_eq!(pair.faults(&owner, &batch("s", 5, &[xid79(1, 100)])), Ok(5));
+    pair.holds("a gap");
+}
+
+#[test]
+fn another_clusters_uid_is_refused_and_puts_the_identity_into_quarantine() {
+    let (mut pair, owner) = healing();
+    let mut clone = hello("spoke-9", &[]);
+    clone.kube_system_uid = "another".into();
+    assert_eq!(pair.attach(&clone), Err(Error::Foreign));
+    assert_eq!(pair.attach(&hello("spoke-0", &["s"])), Err(Error::Refused("quarantined".into())));
+    assert!(!pair.owned(&owner), "who was attached is out");
+    assert!(matches!(pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])), Err(Error::TakenOver { .. })));
+    pair.holds("a clone");
+}
+
+#[test]
+fn a_fault_of_another_cluster_is_poison_and_acked() {
+    let (mut pair, owner) = healing();
+    let mut foreign = xid79(1, 100);
+    foreign.key = gpuheal_proto::ids::FaultKey::parse(&"ab".repeat(32)).unwrap();
+    assert_eq!(pair.faults(&owner, &batch("s", 1, &[foreign, xid79(1, 100)])), Ok(2));
+    assert_eq!(pair.holds("poison").faults.len(), 1);
+}
+
+#[test]
+fn a_fault_becomes_one_incident_one_command_and_one_place_in_the_budgets() {
+    let (mut pair, _) = commanded();
+    let held = pair.holds("a command");
+    assert_eq!((held.incidents.len(), held.commands.len()), (1, 1));
+    assert_eq!(held.out, ["c1 cluster 1", "c1 uid-1"]);
+    assert_eq!(held.cooldowns, ["c1 uid-1 reserved"]);
+}
+
+#[test]
+fn a_budget_that_is_spent_blocks_the_next_node_until_one_comes_back() {
+    let (mut pair, owner) = healing();
+    for n in 0..10 {
+        pair.faults(&owner, &batch("s", u64::from(n) + 1, &[xid79(n, 100)])).unwrap();
+        pair.decide();
+        pair.elapse(3);
+    }
+    let held = pair.holds("ten faults");
+    assert_eq!(held.out.len(), 6, "five places and the counter: {:?}", held.out);
+}
+
+#[test]
+fn a_command_is_sent_once_in_a_session_and_again_at_the_next_until_its_time_is_over() {
+    let (mut pair, _) = commanded();
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert_eq!(pair.deliver(&owner, 1), ["c1 command"]);
+    assert!(pair.deliver(&owner, 1).is_empty(), "nothing inside a live stream is sent again");
+    pair.elapse(245);
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert!(pair.deliver(&owner, 1).is_empty(), "deliver_by is past");
+    pair.holds("deliveries");
+}
+
+#[test]
+fn a_session_that_another_outranks_is_sent_nothing() {
+    let (mut pair, owner) = healing();
+    pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])).unwrap();
+    pair.decide();
+    let mut second = hello("spoke-1", &[]);
+    second.lease_transitions = Some(2);
+    let (second, ..) = pair.attach(&second).unwrap();
+    assert!(pair.deliver(&owner, 1).is_empty());
+    assert_eq!(pair.deliver(&second, 2), ["c1 command"]);
+    pair.detach(&second);
+    assert!(pair.deliver(&owner, 1).is_empty(), "it was sent, and this session is older");
+    pair.lead(&owner, Some(3)).unwrap();
+    assert_eq!(pair.deliver(&owner, 3), ["c1 command"], "it began to lead after that");
+}
+
+#[test]
+fn not_now_sends_the_same_bytes_again_after_a_pause() {
+    let (mut pair, owner) = commanded();
+    let busy = v1::CommandStatus { refusal: v1::RefusalCode::NotLeader.into(), ..status(0, Wire::NotNow) };
+    pair.settle(&c1(), 1, &busy);
+    pair.elapse(2);
+    assert_eq!(pair.deliver(&owner, 1), ["c1 command"]);
+    pair.holds("a not now");
+}
+
+#[test]
+fn a_status_is_taken_once_and_one_that_comes_late_is_a_correction() {
+    let (mut pair, _) = commanded();
+    pair.settle(&c1(), 1, &status(1, Wire::Received));
+    pair.settle(&c1(), 1, &status(1, Wire::Received));
+    pair.elapse(7200);
+    assert_eq!(pair.sweep(), 1);
+    assert_eq!(pair.sweep(), 0);
+    pair.holds("unknown");
+    assert!(pair.settle(&c1(), 1, &done(3, &["notify", "mark", "drain"])));
+    pair.decide();
+    let held = pair.holds("a correction");
+    assert!(held.commands[0].contains("SUCCEEDED") && held.commands[0].contains("corrections 1"), "{:?}", held.commands);
+}
+
+#[test]
+fn what_nobody_took_expires_and_its_place_comes_back_only_after_a_state_past_start_by() {
+    let (mut pair, _) = commanded();
+    pair.elapse(361);
+    assert_eq!(pair.sweep(), 1);
+    pair.decide();
+    assert_eq!(pair.holds("expired").out.len(), 2, "nobody has looked yet");
+    pair.state(&c1(), 1, 2, snapshot((0..10).map(node).collect()));
+    pair.elapse(30);
+    pair.decide();
+    pair.holds("a look");
+}
+
+#[test]
+fn a_node_that_was_healed_is_released_once_its_own_source_says_clear_for_the_soak() {
+    let (mut pair, owner) = commanded();
+    pair.settle(&c1(), 1, &done(2, &["notify", "mark", "drain"]));
+    let mut nodes: Vec<_> = (0..10).filter(|n| *n != 1).map(node).collect();
+    nodes.push(marked(1, 1));
+    pair.state(&c1(), 1, 2, snapshot(nodes));
+    pair.decide();
+    pair.evidence(&c1(), &[evidence(&xid79(1, 100), EvidenceState::Clear)]);
+    pair.decide();
+    assert!(pair.deliver(&owner, 1).is_empty());
+    pair.elapse(601);
+    pair.decide();
+    assert_eq!(pair.deliver(&owner, 1), ["c1 command"], "the release");
+    pair.settle(&c1(), 2, &done(2, &["release"]));
+    pair.state(&c1(), 1, 3, snapshot((0..10).map(|n| v1::NodeState { plan_revision: u64::from(n == 1) * 2, ..node(n) }).collect()));
+    pair.decide();
+    let held = pair.holds("a release");
+    assert!(held.out.is_empty() && held.incidents[0].ends_with("closed"), "{held:?}");
+    // The very edge that is known is not new; a later one is.
+    pair.faults(&owner, &batch("s", 2, &[xid79(1, 100)])).unwrap();
+    pair.faults(&owner, &batch("s", 3, &[xid79(1, 900)])).unwrap();
+    pair.decide();
+    assert_eq!(pair.holds("a new episode").faults.len(), 2);
+}
+
+#[test]
+fn silence_releases_nothing() {
+    let (mut pair, _) = commanded();
+    pair.settle(&c1(), 1, &done(2, &["notify", "mark", "drain"]));
+    pair.evidence(&c1(), &[evidence(&xid79(1, 100), EvidenceState::Stale)]);
+    pair.elapse(7200);
+    pair.decide();
+    assert!(pair.holds("silence").incidents[0].ends_with("open"));
+}
+
+#[test]
+fn a_mark_that_no_incident_knows_is_taken_over_and_its_revision_raises_the_term() {
+    let (mut pair, _) = healing();
+    let mut nodes: Vec<_> = (1..10).map(node).collect();
+    nodes.push(marked(0, 7));
+    pair.state(&c1(), 1, 2, snapshot(nodes));
+    pair.decide();
+    let held = pair.holds("an orphan");
+    assert_eq!((held.hub_term, held.out.len(), held.incidents.len()), (2, 2, 1));
+}
+
+#[test]
+fn a_hello_that_has_seen_more_than_this_database_raises_its_term_above_all_that_was_seen() {
+    let (mut pair, _) = healing();
+    let mut seen = hello("spoke-0", &[]);
+    (seen.hub_term_seen, seen.cmd_seq_seen) = (4, 9);
+    assert!(pair.attach(&seen).unwrap().1);
+    assert!(!pair.attach(&hello("spoke-0", &[])).unwrap().1);
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])).unwrap();
+    pair.decide();
+    let held = pair.holds("a regression");
+    assert_eq!(held.hub_term, 5);
+    assert!(held.commands[0].starts_with("c1 10 "), "numbers go on above what was seen: {:?}", held.commands);
+}
+
+#[test]
+fn a_stop_calls_off_what_is_under_way_and_lets_nothing_new_begin() {
+    let (mut pair, owner) = commanded();
+    pair.stop(Some("a person"));
+    pair.faults(&owner, &batch("s", 2, &[xid79(2, 100)])).unwrap();
+    pair.decide();
+    assert_eq!(pair.deliver(&owner, 1), ["c1 cancel"]);
+    pair.holds("a stop");
+    pair.stop(None);
+    pair.decide();
+    pair.holds("its end");
+}
+
+#[test]
+fn an_older_leaders_state_and_a_repeated_delta_are_passed_over() {
+    let (mut pair, _) = healing();
+    let delta = |n: u32| v1::cluster_state::Body::Delta(v1::StateDelta { changed: vec![marked(n, 1)], ..Default::default() });
+    pair.state(&c1(), 2, 1, snapshot((0..10).map(node).collect()));
+    pair.state(&c1(), 1, 9, delta(3));
+    pair.state(&c1(), 2, 1, delta(4));
+    assert!(pair.holds("old news").nodes.iter().all(|node| node.contains("marked false")));
+    pair.state(&c1(), 2, 2, delta(5));
+    assert_eq!(pair.holds("news").nodes.iter().filter(|node| node.contains("marked true")).count(), 1);
+}
+
+#[test]
+fn a_node_that_is_gone_closes_its_incident_and_frees_its_place() {
+    let (mut pair, _) = commanded();
+    pair.state(&c1(), 1, 2, snapshot((0..10).filter(|n| *n != 1).map(node).collect()));
+    pair.decide();
+    let held = pair.holds("a node that went");
+    assert!(held.out.is_empty() && held.incidents[0].contains("gone"), "{held:?}");
+}
+
+#[test]
+fn another_machine_under_the_same_name_is_another_node() {
+    let (mut pair, _) = commanded();
+    let other = v1::NodeState { uid: "uid-other".into(), ..node(1) };
+    let delta = v1::StateDelta { changed: vec![other], gone_uids: vec!["uid-1".into()], ..Default::default() };
+    pair.state(&c1(), 1, 2, v1::cluster_state::Body::Delta(delta));
+    pair.decide();
+    pair.holds("a replacement");
+}
+
+#[test]
+fn one_number_alone_waits_and_a_second_witness_makes_it_stand() {
+    let (mut pair, owner) = healing();
+    pair.faults(&owner, &batch("s", 1, &[fault(1, "79", Onset::Standing, Witness::ExporterGauge, 100)])).unwrap();
+    pair.decide();
+    assert!(pair.holds("one witness").out.is_empty());
+    pair.faults(&owner, &batch("s", 2, &[fault(1, "79", Onset::Edge, Witness::Alert, 200)])).unwrap();
+    pair.decide();
+    assert_eq!(pair.holds("two").out.len(), 2);
+}
+
+#[test]
+fn a_fault_of_a_node_that_no_state_has_shown_is_kept_and_judged_once_it_is_shown() {
+    let (mut pair, owner) = healing();
+    pair.faults(&owner, &batch("s", 1, &[xid79(77, 100)])).unwrap();
+    pair.decide();
+    let unseen = pair.holds("an unknown node");
+    assert_eq!((unseen.incidents.len(), unseen.commands.len()), (1, 0));
+    let mut nodes: Vec<_> = (0..10).map(node).collect();
+    nodes.push(node(77));
+    pair.state(&c1(), 1, 2, snapshot(nodes));
+    pair.decide();
+    assert_eq!(pair.holds("shown").commands.len(), 1);
+}

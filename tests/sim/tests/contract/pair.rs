@@ -1,0 +1,174 @@
+//! Both stores in step: each operation is done on both, both must answer alike, and both must hold the same after it.
+
+use std::{sync::Arc, time::Duration};
+
+use gpuheal_hub::{
+    link::hello::Hello,
+    sign::{Key, Signer},
+};
+use gpuheal_proto::{ids::ClusterId, link::v1};
+use gpuheal_sim::{
+    keys,
+    memory::Memory,
+    mutation::Mutations,
+    store::{Due, Error, Leader, Owner, Picture, Store},
+};
+
+use crate::postgres::Postgres;
+
+pub(crate) struct Pair {
+    memory: Memory,
+    postgres: Postgres,
+    signer: Arc<Signer>,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let mut postgres = Postgres::new();
+        let memory = Memory::new(postgres.moment(), Mutations::default());
+        let signer = Arc::new(Signer::new(Key::from_pem(&keys::pem()).unwrap(), 1));
+        Self { memory, postgres, signer }
+    }
+
+    /// The operation on both, at one moment.
+    fn both<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, act: impl Fn(&mut dyn Store) -> T) -> T {
+        let real = act(&mut self.postgres);
+        self.catch_up();
+        let simulated = act(&mut self.memory);
+        assert_eq!(simulated, real, "{what}: the simulated store answers otherwise than Postgres");
+        real
+    }
+
+    /// The simulated clock goes on to the real one's moment, and by a millisecond at least: no two operations share one.
+    fn catch_up(&mut self) {
+        let moment = self.postgres.moment();
+        let next = self.memory.now().after(Duration::from_millis(1));
+        self.memory.at(moment.max(next));
+    }
+
+    /// What both hold, once they are seen to hold the same.
+    pub(crate) fn holds(&mut self, after: &str) -> Picture {
+        let known = |mut picture: Picture| {
+            // What was put on streams is noted by the hub's own stage, which is not behind the seam.
+            let noted = |line: &String| !line.ends_with("command_sent") && !line.ends_with("cancel_sent");
+            picture.audit = picture.audit.into_iter().filter(noted).map(|line| kind_of(&line)).collect();
+            picture
+        };
+        let (real, simulated) = (known(self.postgres.picture()), known(self.memory.picture()));
+        assert_eq!(simulated, real, "after {after}");
+        real
+    }
+
+    pub(crate) fn elapse(&mut self, seconds: u64) {
+        let span = Duration::from_secs(seconds);
+        self.postgres.elapse(span);
+        self.catch_up();
+    }
+
+    pub(crate) fn policy(&mut self, yaml: &str) {
+        self.both("policy", |store| store.policy(yaml)).unwrap();
+    }
+
+    pub(crate) fn stop(&mut self, reason: Option<&str>) {
+        self.both("stop", |store| store.stop(reason)).unwrap();
+    }
+
+    /// Attaches, and gives the session, whether the term was raised and where the streams go on.
+    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(Owner, bool, Vec<(String, u64)>), Error> {
+        let attached = self.both("attach", |store| {
+            let attached = store.attach(hello, "hub-0")?;
+            let mut acked = attached.acked;
+            acked.sort();
+            Ok::<_, Error>((attached.generation, attached.term_raised, acked, attached.hub_term, attached.inventory_known))
+        })?;
+        let owner = Owner { cluster: hello.cluster.clone(), replica: hello.replica.clone(), generation: attached.0 };
+        Ok((owner, attached.1, attached.2))
+    }
+
+    pub(crate) fn lead(&mut self, owner: &Owner, lease: Option<u64>) -> Result<(), Error> {
+        self.both("lead", |store| store.lead(owner, lease))
+    }
+
+    pub(crate) fn detach(&mut self, owner: &Owner) {
+        self.both("detach", |store| store.detach(owner));
+    }
+
+    pub(crate) fn owned(&mut self, owner: &Owner) -> bool {
+        self.both("owned", |store| store.owned(owner))
+    }
+
+    pub(crate) fn faults(&mut self, from: &Owner, batch: &v1::FaultBatch) -> Result<u64, Error> {
+        self.both("faults", |store| store.faults(from, batch.clone()).map(|ack| ack.persisted_upto))
+    }
+
+    pub(crate) fn gap(&mut self, from: &Owner, gap: &v1::Gap) -> Result<u64, Error> {
+        self.both("gap", |store| store.gap(from, gap.clone()).map(|ack| ack.persisted_upto))
+    }
+
+    /// A state of this very moment.
+    pub(crate) fn state(&mut self, cluster: &ClusterId, lease: u64, seq: u64, body: v1::cluster_state::Body) {
+        let as_of = self.postgres.moment();
+        let state = v1::ClusterState { lease_transitions: lease, seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
+        self.both("state", |store| store.state(cluster, state.clone())).unwrap();
+    }
+
+    pub(crate) fn evidence(&mut self, cluster: &ClusterId, items: &[v1::Evidence]) {
+        self.both("evidence", |store| store.evidence(cluster, v1::EvidenceBatch { items: items.to_vec() })).unwrap();
+    }
+
+    /// Judges until nothing is due, then signs.
+    pub(crate) fn decide(&mut self) {
+        let judged = |store: &mut dyn Store| {
+            let mut all = 0;
+            loop {
+                match store.judge().unwrap() {
+                    0 => return all,
+                    more => all += more,
+                }
+            }
+        };
+        self.both("judge", judged);
+        let signer = Arc::clone(&self.signer);
+        self.both("sign", |store| store.sign(&signer)).unwrap();
+    }
+
+    /// What is due, by command number and whether it cancels; noted as sent on each with its own bytes.
+    pub(crate) fn deliver(&mut self, owner: &Owner, lease: u64) -> Vec<String> {
+        let leader = [Leader { owner: owner.clone(), lease_transitions: lease }];
+        let real = self.postgres.due(&leader).unwrap();
+        self.catch_up();
+        let simulated = self.memory.due(&leader).unwrap();
+        let words = |due: &[Due]| -> Vec<String> {
+            due.iter().map(|due| format!("{} {}", due.cluster, if due.cancels { "cancel" } else { "command" })).collect()
+        };
+        assert_eq!(words(&simulated), words(&real), "what is due");
+        self.postgres.sent(&real).unwrap();
+        self.memory.sent(&simulated).unwrap();
+        words(&real)
+    }
+
+    /// A status of the command of this number in the cluster: ids differ between stores, since they have their moments in
+    /// them.
+    pub(crate) fn settle(&mut self, cluster: &ClusterId, cmd_seq: u64, status: &v1::CommandStatus) -> bool {
+        let real = self.postgres.command(cluster, cmd_seq);
+        let simulated = self.memory.clusters[cluster].commands.values().find(|command| command.cmd_seq == cmd_seq);
+        let simulated = simulated.map(|command| command.planned.id.to_string());
+        let of = |id: Option<String>| v1::CommandStatus { command_id: id.unwrap_or_default(), ..status.clone() };
+        let real = self.postgres.settle(cluster, of(real)).unwrap();
+        self.catch_up();
+        let simulated = self.memory.settle(cluster, of(simulated)).unwrap();
+        assert_eq!((simulated.status_seq, simulated.undo_kept), (real.status_seq, real.undo_kept), "the answer to a status");
+        real.undo_kept
+    }
+
+    pub(crate) fn sweep(&mut self) -> u64 {
+        self.both("sweep", |store| store.sweep()).unwrap()
+    }
+}
+
+/// `chain number kind` without the number: notes of sending have theirs in between.
+fn kind_of(line: &str) -> String {
+    let mut words = line.split(' ');
+    let chain = words.next().unwrap_or_default();
+    format!("{chain} {}", words.next_back().unwrap_or_default())
+}
