@@ -25,7 +25,7 @@ use testkube::{AuditEntry, ControlPlane, Kubelet, NodeSpec};
 use crate::{
     exporter::{Exporter, Exporters},
     observe::Observer,
-    process::{Process, binary},
+    process::Process,
     script::WITHIN,
     wait, workload,
 };
@@ -95,6 +95,10 @@ pub struct SpokeSettings {
     pub token_file: PathBuf,
     /// Lease duration, renew deadline, retry.
     pub lease: [&'static str; 3],
+    /// The spoke's program.
+    pub program: PathBuf,
+    /// Each replica is a user of its own to a simulated API server, which records who asked what.
+    pub own_user: bool,
 }
 
 impl Cluster {
@@ -198,7 +202,17 @@ impl Cluster {
 
     /// Starts one replica, anew if it ran before: its journal is where it was.
     pub async fn start_replica(&mut self, replica: &str, settings: &SpokeSettings) -> Result<()> {
+        let name = self.launch_replica(replica, settings)?;
+        let started = self.replicas.get_mut(&name).context("it was just started")?;
+        let ready = started.process.ready().await?;
+        ready["http"].as_str().context("the spoke's ready file names its http address")?.clone_into(&mut started.http);
+        Ok(())
+    }
+
+    /// The same without waiting until it is ready: its address is not known yet. Gives its name.
+    pub fn launch_replica(&mut self, replica: &str, settings: &SpokeSettings) -> Result<String> {
         let name = format!("{}-{replica}", self.id);
+        let kubeconfig = if settings.own_user { self.kubeconfig_of(&name)? } else { self.kubeconfig.clone() };
         let path = |path: &Path| path.display().to_string();
         let [duration, deadline, retry] = settings.lease;
         let args: Vec<String> = [
@@ -208,7 +222,7 @@ impl Cluster {
             "--identity",
             &path(&settings.identity),
             "--kubeconfig",
-            &path(&self.kubeconfig),
+            &path(&kubeconfig),
             "--replica-id",
             &name,
             "--namespace",
@@ -228,11 +242,29 @@ impl Cluster {
         ]
         .map(str::to_owned)
         .to_vec();
-        let mut process = Process::start(&self.dir, &format!("spoke-{replica}"), &binary("gpuheal-spoke")?, &args)?;
-        let ready = process.ready().await?;
-        let http = ready["http"].as_str().context("the spoke's ready file names its http address")?.to_owned();
-        self.replicas.insert(name, Replica { process, http });
-        Ok(())
+        let process = Process::start(&self.dir, &format!("spoke-{replica}"), &settings.program, &args)?;
+        self.replicas.insert(name.clone(), Replica { process, http: String::new() });
+        Ok(name)
+    }
+
+    /// A kubeconfig under which a simulated API server knows this replica by its name.
+    fn kubeconfig_of(&self, name: &str) -> Result<PathBuf> {
+        let sim = self.sim().context("only a simulated API server takes a user by name")?;
+        let token = format!("token-of-{name}");
+        let groups = vec!["system:masters".into(), "system:authenticated".into()];
+        sim.add_token(&token, kubesim::User { name: name.to_owned(), groups });
+        let file = self.dir.join(format!("kubeconfig-{name}"));
+        std::fs::write(&file, sim.kubeconfig_for_token(&token))?;
+        Ok(file)
+    }
+
+    /// The simulated API server, if this cluster has one.
+    #[must_use]
+    pub fn sim(&self) -> Option<&KubeSim> {
+        match &self.backend {
+            Backend::Sim(sim) => Some(sim),
+            Backend::Real(_) => None,
+        }
     }
 
     /// The replica that holds the Lease, as its name.

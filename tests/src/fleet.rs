@@ -8,7 +8,7 @@ use sqlx::PgPool;
 
 use crate::{
     cluster::{Cluster, Kind, Machine, SpokeSettings},
-    process::{Process, binary},
+    process::{Process, Programs},
     script::WITHIN,
     seed::Seeded,
     wait,
@@ -77,6 +77,7 @@ pub struct Fleet {
     token: String,
     settings: Vec<SpokeSettings>,
     link_address: String,
+    programs: Programs,
     _postgres: testpg::Postgres,
 }
 
@@ -95,14 +96,16 @@ impl Fleet {
         say("a development PKI");
         let ids: Vec<String> = plan.clusters.iter().map(|cluster| cluster.id.to_owned()).collect();
         let pki = dir.join("pki");
-        make_pki(&pki, &ids)?;
+        let programs = Programs::built()?;
+        make_pki(&programs, &pki, &ids)?;
         let token = hex::encode(gpuheal_proto::ids::digest(&["webhook token", &plan.seed.to_string()]));
         let token_file = dir.join("webhook.token");
         std::fs::write(&token_file, &token)?;
         std::fs::write(dir.join("policy.yaml"), &plan.policy)?;
         std::fs::write(dir.join("database.url"), &database_url)?;
         say("the hub");
-        let (ports, hub) = first_hub(&dir).await?;
+        migrate(&programs, &dir)?;
+        let (ports, hub) = first_hub(&programs, &dir, "hub").await?;
         let mut clusters = vec![];
         let mut settings = vec![];
         for planned in plan.clusters {
@@ -114,6 +117,8 @@ impl Fleet {
                 identity: pki.join("clusters").join(planned.id),
                 token_file: token_file.clone(),
                 lease: plan.lease,
+                program: programs.spoke.clone(),
+                own_user: false,
             };
             cluster.start_spokes(&spoke).await?;
             clusters.push(cluster);
@@ -130,27 +135,14 @@ impl Fleet {
             token,
             settings,
             link_address: ports.link,
+            programs,
             _postgres: postgres,
         };
         for cluster in &fleet.clusters {
             cluster.leader().await?;
-            fleet.inventory_known(cluster).await?;
+            inventory_known(&fleet.pool, cluster).await?;
         }
         Ok(fleet)
-    }
-
-    async fn inventory_known(&self, cluster: &Cluster) -> Result<()> {
-        let want = i64::try_from(cluster.gpu_nodes().len())?;
-        wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), WITHIN, || async {
-            let known: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0",
-            )
-            .bind(&cluster.id)
-            .fetch_one(&self.pool)
-            .await?;
-            Ok((known >= want).then_some(()))
-        })
-        .await
     }
 
     /// A cluster by its id.
@@ -173,7 +165,8 @@ impl Fleet {
     pub async fn start_hub_again(&mut self) -> Result<()> {
         let ports =
             HubPorts { link: self.link_address.clone(), fleet: self.fleet_address.clone(), http: self.http_address.clone() };
-        self.hub = start_hub(&self.place.dir, &ports)?;
+        migrate(&self.programs, &self.place.dir)?;
+        self.hub = start_hub(&self.programs, &self.place.dir, "hub", &ports)?;
         self.hub.ready().await?;
         Ok(())
     }
@@ -203,7 +196,7 @@ impl Fleet {
 
     /// Runs gpuhealctl as the administrator; gives its exit code, output and errors.
     pub fn ctl(&self, args: &[&str]) -> Result<(i32, String, String)> {
-        let output = std::process::Command::new(binary("gpuhealctl")?)
+        let output = std::process::Command::new(&self.programs.ctl)
             .args(["--timeout-s", "120", "--hub", &format!("https://{}", self.fleet_address), "--identity"])
             .arg(self.place.dir.join("pki/users/admin"))
             .args(args)
@@ -249,8 +242,24 @@ impl Fleet {
     }
 }
 
-fn make_pki(dir: &Path, clusters: &[String]) -> Result<()> {
-    let mut command = std::process::Command::new(binary("gpuhealctl")?);
+/// Waits until the hub knows every GPU node of a cluster.
+pub(crate) async fn inventory_known(pool: &PgPool, cluster: &Cluster) -> Result<()> {
+    let want = i64::try_from(cluster.gpu_nodes().len())?;
+    wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), WITHIN, || async {
+        let known: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND jsonb_array_length(gpus) > 0",
+        )
+        .bind(&cluster.id)
+        .fetch_one(pool)
+        .await?;
+        Ok((known >= want).then_some(()))
+    })
+    .await
+}
+
+/// Certificates and keys of a hub and of these clusters' spokes, as `gpuhealctl pki init` makes them.
+pub(crate) fn make_pki(programs: &Programs, dir: &Path, clusters: &[String]) -> Result<()> {
+    let mut command = std::process::Command::new(&programs.ctl);
     command.args(["pki", "init", "--dir"]).arg(dir);
     for cluster in clusters {
         command.args(["--cluster", cluster]);
@@ -270,12 +279,12 @@ const PORT_DRAWS: usize = 64;
 /// Attempts at a hub: somebody else may take a port between its choice and its use.
 const HUB_ATTEMPTS: u32 = 3;
 
-/// Starts the run's hub, on other ports when those that were chosen turn out to be taken.
-async fn first_hub(dir: &Path) -> Result<(HubPorts, Process)> {
+/// Starts a hub of the run, on other ports when those that were chosen turn out to be taken.
+pub(crate) async fn first_hub(programs: &Programs, dir: &Path, name: &str) -> Result<(HubPorts, Process)> {
     let mut attempt = 1;
     loop {
         let ports = HubPorts::free()?;
-        let mut hub = start_hub(dir, &ports)?;
+        let mut hub = start_hub(programs, dir, name, &ports)?;
         match hub.ready().await {
             Ok(_) => return Ok((ports, hub)),
             Err(_) if attempt < HUB_ATTEMPTS => attempt += 1,
@@ -284,10 +293,12 @@ async fn first_hub(dir: &Path) -> Result<(HubPorts, Process)> {
     }
 }
 
-struct HubPorts {
-    link: String,
-    fleet: String,
-    http: String,
+/// Where a hub listens.
+#[derive(Clone, Debug)]
+pub(crate) struct HubPorts {
+    pub(crate) link: String,
+    pub(crate) fleet: String,
+    pub(crate) http: String,
 }
 
 impl HubPorts {
@@ -309,20 +320,28 @@ impl HubPorts {
     }
 }
 
-fn start_hub(dir: &Path, ports: &HubPorts) -> Result<Process> {
-    let path = |tail: &str| dir.join(tail).display().to_string();
-    let program = binary("gpuheal-hub")?;
-    let migrated = std::process::Command::new(&program)
-        .args(["migrate", "--database-url-file", &path("database.url")])
+/// Brings the schema of the database in `dir/database.url` to the hub's.
+pub(crate) fn migrate(programs: &Programs, dir: &Path) -> Result<()> {
+    let migrated = std::process::Command::new(&programs.hub)
+        .args(["migrate", "--database-url-file"])
+        .arg(dir.join("database.url"))
         .stdin(std::process::Stdio::null())
         .output()?;
     if !migrated.status.success() {
         bail!("gpuheal-hub migrate failed: {}", String::from_utf8_lossy(&migrated.stderr));
     }
+    Ok(())
+}
+
+/// Starts the hub `name`. It finds its database in `dir/NAME.database.url`, or else in `dir/database.url`.
+pub(crate) fn start_hub(programs: &Programs, dir: &Path, name: &str, ports: &HubPorts) -> Result<Process> {
+    let path = |tail: &str| dir.join(tail).display().to_string();
+    let own = format!("{name}.database.url");
+    let database = if dir.join(&own).exists() { path(&own) } else { path("database.url") };
     let args: Vec<String> = [
         "serve",
         "--database-url-file",
-        &path("database.url"),
+        &database,
         "--identity",
         &path("pki/hub"),
         "--signing-key",
@@ -338,5 +357,5 @@ fn start_hub(dir: &Path, ports: &HubPorts) -> Result<Process> {
     ]
     .map(str::to_owned)
     .to_vec();
-    Process::start(dir, "hub", &program, &args)
+    Process::start(dir, name, &programs.hub, &args)
 }

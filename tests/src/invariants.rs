@@ -1,25 +1,66 @@
 //! The invariants of docs/architecture.md as named checks over what a finished run left in Postgres and in the clusters.
 //! Each says what broke it. A run of any kind ends with all of them.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use sqlx::PgPool;
 
-use crate::{fleet::Fleet, record};
+use crate::{cluster::Cluster, fleet::Fleet, record};
+
+/// Runs gpuhealctl as an administrator; gives its exit code, output and errors.
+pub type Ctl<'a> = &'a dyn Fn(&[&str]) -> Result<(i32, String, String)>;
+
+/// What a run left, and a way to ask its hub as an administrator.
+pub struct Left<'a> {
+    /// Its database.
+    pub pool: &'a PgPool,
+    /// Its clusters.
+    pub clusters: &'a [Cluster],
+    /// Its hub's tool.
+    pub ctl: Ctl<'a>,
+}
+
+/// One check: the invariant's number in docs/architecture.md, its name, and what broke it if anything did.
+pub struct Check {
+    /// Number of the invariant.
+    pub number: u8,
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it held.
+    pub held: Result<()>,
+}
+
+/// Checks every invariant that a finished run can show; the first one that is broken is the error.
+pub async fn check(fleet: &Fleet) -> Result<()> {
+    let ctl = |args: &[&str]| fleet.ctl(args);
+    let left = Left { pool: &fleet.pool, clusters: &fleet.clusters, ctl: &ctl };
+    for Check { number, name, held } in all(&left).await {
+        held.with_context(|| format!("invariant {number}, {name}"))?;
+    }
+    Ok(())
+}
 
 /// Checks every invariant that a finished run can show.
-pub async fn check(fleet: &Fleet) -> Result<()> {
-    let pool = &fleet.pool;
-    every_command_has_an_incident_a_reason_and_a_policy(pool).await?;
-    at_most_one_effect_per_command(fleet).await?;
-    no_effect_after_its_deadline(pool).await?;
-    nodes_out_never_exceed_the_budget(pool).await?;
-    no_acked_fault_is_lost(pool).await?;
-    no_mark_without_an_open_incident(fleet).await?;
-    silence_closes_nothing(pool).await?;
-    the_audit_chain_is_whole(fleet)?;
-    release_leaves_nothing_of_ours(fleet).await?;
-    what_was_done_is_counted(fleet).await?;
-    what_is_refused_says_so(pool).await
+pub async fn all(left: &Left<'_>) -> Vec<Check> {
+    let pool = left.pool;
+    let check = |number, name, held| Check { number, name, held };
+    vec![
+        check(
+            1,
+            "every command has an incident, a reason and a policy",
+            every_command_has_an_incident_a_reason_and_a_policy(pool).await,
+        ),
+        check(2, "at most one effect per command", at_most_one_effect_per_command(left).await),
+        check(3, "no effect after its deadline", no_effect_after_its_deadline(pool).await),
+        check(4, "nodes out never exceed the budget", nodes_out_never_exceed_the_budget(pool).await),
+        check(5, "no acked fault is lost", no_acked_fault_is_lost(pool).await),
+        check(5, "no mark without an open incident", no_mark_without_an_open_incident(left).await),
+        check(6, "release leaves nothing of ours", release_leaves_nothing_of_ours(left).await),
+        check(7, "silence closes nothing", silence_closes_nothing(pool).await),
+        check(8, "the audit chain is whole", the_audit_chain_is_whole(left)),
+        check(8, "what was done is in the audit", what_was_done_is_in_the_audit(pool).await),
+        check(10, "what was done is counted", what_was_done_is_counted(left).await),
+        check(10, "what is refused says so", what_is_refused_says_so(pool).await),
+    ]
 }
 
 async fn none(pool: &PgPool, invariant: &str, sql: &'static str) -> Result<()> {
@@ -37,8 +78,8 @@ async fn every_command_has_an_incident_a_reason_and_a_policy(pool: &PgPool) -> R
 }
 
 /// 2. At most one effect per command: one granted eviction for each pod UID that was there.
-async fn at_most_one_effect_per_command(fleet: &Fleet) -> Result<()> {
-    for cluster in &fleet.clusters {
+async fn at_most_one_effect_per_command(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
         let requests = cluster.requests().await;
         for node in cluster.gpu_nodes() {
             for (uid, pod) in cluster.observer.pods_of(&node) {
@@ -81,14 +122,14 @@ async fn no_acked_fault_is_lost(pool: &PgPool) -> Result<()> {
 }
 
 /// 5, 6. No node is marked without an open incident.
-async fn no_mark_without_an_open_incident(fleet: &Fleet) -> Result<()> {
-    for cluster in &fleet.clusters {
+async fn no_mark_without_an_open_incident(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
         for node in cluster.observer.tainted_now() {
             let open: i64 =
                 sqlx::query_scalar("SELECT count(*) FROM incidents WHERE cluster_id = $1 AND node_name = $2 AND closed_at IS NULL")
                     .bind(&cluster.id)
                     .bind(&node)
-                    .fetch_one(&fleet.pool)
+                    .fetch_one(left.pool)
                     .await?;
             ensure!(open == 1, "no mark without an open incident: {}/{node} is tainted and has {open}", cluster.id);
         }
@@ -97,10 +138,10 @@ async fn no_mark_without_an_open_incident(fleet: &Fleet) -> Result<()> {
 }
 
 /// 6. Release restores exactly what we changed: a node whose incident was released carries nothing of ours.
-async fn release_leaves_nothing_of_ours(fleet: &Fleet) -> Result<()> {
-    for cluster in &fleet.clusters {
+async fn release_leaves_nothing_of_ours(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
         let sql = "SELECT DISTINCT ON (node_name) node_name, state FROM incidents WHERE cluster_id = $1 ORDER BY node_name, opened_at DESC";
-        let last: Vec<(String, String)> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(&fleet.pool).await?;
+        let last: Vec<(String, String)> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(left.pool).await?;
         for (node, _) in last.iter().filter(|(_, state)| state == "released") {
             let changes = cluster.observer.node_changes(node);
             let marked = changes.last().is_some_and(|change| change.tainted || change.labelled);
@@ -111,13 +152,13 @@ async fn release_leaves_nothing_of_ours(fleet: &Fleet) -> Result<()> {
 }
 
 /// 10. What was done is counted where people look: the spokes' /metrics carry the promised names with values.
-async fn what_was_done_is_counted(fleet: &Fleet) -> Result<()> {
-    for cluster in &fleet.clusters {
+async fn what_was_done_is_counted(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
         let acted: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM commands WHERE cluster_id = $1 AND state = 'SUCCEEDED' AND action IN ('mark', 'evict', 'release')",
         )
         .bind(&cluster.id)
-        .fetch_one(&fleet.pool)
+        .fetch_one(left.pool)
         .await?;
         let mut pages = String::new();
         for address in cluster.webhooks() {
@@ -142,10 +183,17 @@ async fn silence_closes_nothing(pool: &PgPool) -> Result<()> {
 }
 
 /// 8. The audit chain verifies from its first entry: every hash is computed again, by the verb that auditors use.
-fn the_audit_chain_is_whole(fleet: &Fleet) -> Result<()> {
-    let (code, output, errors) = fleet.ctl(&["audit", "verify"])?;
+fn the_audit_chain_is_whole(left: &Left<'_>) -> Result<()> {
+    let (code, output, errors) = (left.ctl)(&["audit", "verify"])?;
     ensure!(code == 0, "the audit chain is whole: {output}{errors}");
     Ok(())
+}
+
+/// 8. No audit, no action: each command that was sent is in its cluster's chain as decided, signed and sent.
+async fn what_was_done_is_in_the_audit(pool: &PgPool) -> Result<()> {
+    let sql = "SELECT c.command_id::text || ' was sent, its chain has no command_signed' FROM commands c WHERE c.sent_at IS NOT NULL
+               AND NOT EXISTS (SELECT 1 FROM audit_entries e WHERE e.chain = c.cluster_id AND e.kind = 'command_signed' AND e.subject LIKE '%' || c.command_id::text)";
+    none(pool, "what was done is in the audit", sql).await
 }
 
 /// 10. What is refused, skipped, blocked or dropped says so.

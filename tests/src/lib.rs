@@ -1,6 +1,7 @@
 //! What the demo, the end-to-end tests and the benchmarks share: a fleet on one machine, made of the shipping programs.
 
 pub mod alert;
+pub mod chaos;
 pub mod cluster;
 pub mod exporter;
 pub mod facts;

@@ -65,6 +65,27 @@ impl Process {
         bail!("{} was not ready within {READY_WITHIN:?}\n{}", self.name, self.log_tail())
     }
 
+    /// What is in its ready file, when it has written it already.
+    #[must_use]
+    pub fn ready_now(&self) -> Option<serde_json::Value> {
+        serde_json::from_str(&std::fs::read_to_string(&self.ready).ok()?).ok()
+    }
+
+    /// Stops it where it is (SIGSTOP), as a paused machine would.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::STOP)
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::CONT)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("a process id")?;
+        rustix::process::kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))
+    }
+
     /// Its process id.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -83,8 +104,7 @@ impl Process {
         if self.child.try_wait()?.is_some() {
             return Ok(());
         }
-        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("a process id")?;
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.signal(rustix::process::Signal::TERM)?;
         let since = Instant::now();
         while since.elapsed() < END_WITHIN {
             if self.child.try_wait()?.is_some() {
@@ -123,6 +143,39 @@ impl Drop for Process {
             let _ended_already = self.child.kill();
             let _reaped = self.child.wait();
         }
+    }
+}
+
+/// The shipping programs of a run.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// gpuheal-hub.
+    pub hub: PathBuf,
+    /// gpuheal-spoke.
+    pub spoke: PathBuf,
+    /// gpuhealctl.
+    pub ctl: PathBuf,
+}
+
+impl Programs {
+    /// Those of this workspace, where they were built.
+    pub fn built() -> Result<Self> {
+        Ok(Self { hub: binary("gpuheal-hub")?, spoke: binary("gpuheal-spoke")?, ctl: binary("gpuhealctl")? })
+    }
+
+    /// The same, kept in `dir`: a run that starts them again and again must not meet what a build puts there meanwhile.
+    pub fn kept_in(dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let keep = |program: PathBuf| -> Result<PathBuf> {
+            let kept = dir.join(program.file_name().context("a program has a name")?);
+            // A link costs nothing; across file systems there are none.
+            if std::fs::hard_link(&program, &kept).is_err() {
+                std::fs::copy(&program, &kept).with_context(|| format!("copying {}", program.display()))?;
+            }
+            Ok(kept)
+        };
+        let Self { hub, spoke, ctl } = Self::built()?;
+        Ok(Self { hub: keep(hub)?, spoke: keep(spoke)?, ctl: keep(ctl)? })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::script::Outcome;
 const PIPE_WIDTH: u16 = 120;
 
 /// Prints lines with the time since the start before them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Screen {
     started: Instant,
     colour: bool,
@@ -38,7 +38,7 @@ impl Screen {
             (true, "refuse") => "\x1b[31m",
             (true, "ingest" | "decide") => "\x1b[36m",
             (true, "verify" | "execute" | "settle") => "\x1b[32m",
-            (true, "scene") => "\x1b[1m",
+            (true, "scene" | "chaos") => "\x1b[1m",
             (true, _) => "\x1b[2m",
         };
         let reset = if self.colour { "\x1b[0m" } else { "" };
@@ -87,7 +87,8 @@ impl Screen {
     }
 }
 
-fn table(header: &[&str]) -> Table {
+/// A table with these columns, as wide as the terminal.
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::UTF8_HORIZONTAL_ONLY)

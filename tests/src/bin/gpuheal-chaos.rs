@@ -1,0 +1,101 @@
+//! The chaos run: everything that may fail does, by a seed; then it must come to rest, and nothing may be lost, doubled or
+//! late. Ends with 1 when a check does not hold, with 2 when it was called wrongly.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use gpuheal_tests::{
+    chaos::{self, Options, schedule::Force},
+    script::LEASE,
+    show::Screen,
+};
+
+/// The first span of [`LEASE`].
+const LEASE_LASTS: Duration = Duration::from_secs(8);
+/// A half-open stream is dead after 45 s, attaching again may wait 30 s, and a drain follows; five times that.
+const REST_WITHIN: Duration = Duration::from_secs(400);
+
+/// A run of so many minutes puts a backup back.
+const RESTORE_FROM_MINUTES: u64 = 5;
+
+/// Kills, stops, cuts and puts back whatever may fail, on a fleet on this machine, and checks what is left.
+#[derive(Parser)]
+#[command(name = "gpuheal-chaos", version)]
+struct Args {
+    /// Everything that is drawn comes from it; drawn and printed when not given.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long things go wrong.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1440))]
+    minutes: u64,
+    /// Clusters.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3))]
+    clusters: u64,
+    /// GPU nodes of each.
+    #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u64).range(2..=60))]
+    nodes: u64,
+    /// Also put Postgres back as it was backed up a while ago; a run of five minutes or more does so anyway.
+    #[arg(long)]
+    restore: bool,
+    /// Nothing that takes long to be noticed: no pauses, no half-open or dropping network.
+    #[arg(long, conflicts_with = "restore")]
+    mild: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: starting: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(until_told_to_end(run(&args))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs until done, or until somebody asks for the end: then whatever was started ends with us.
+async fn until_told_to_end(run: impl Future<Output = Result<()>>) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        done = run => done,
+        _ = term.recv() => bail!("told to end (SIGTERM)"),
+        _ = int.recv() => bail!("told to end (Ctrl-C)"),
+    }
+}
+
+async fn run(args: &Args) -> Result<()> {
+    let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ u64::from(chrono::Utc::now().timestamp_subsec_micros()));
+    let screen = Screen::stdout();
+    let force = match (args.mild, args.restore || args.minutes >= RESTORE_FROM_MINUTES) {
+        (true, _) => Force::Mild,
+        (false, true) => Force::WithRestore,
+        (false, false) => Force::Full,
+    };
+    let more = [(args.mild, " --mild"), (args.restore, " --restore")];
+    let more: String = more.iter().filter_map(|(on, flag)| on.then_some(*flag)).collect();
+    let again = format!("--seed={seed} --minutes={} --clusters={} --nodes={}{more}", args.minutes, args.clusters, args.nodes);
+    screen.line("", "seed", &format!("{seed} (the same again: make chaos ARGS=\"{again}\")"));
+    chaos::run(Options {
+        seed,
+        span: Duration::from_secs(args.minutes * 60),
+        rest_within: REST_WITHIN,
+        clusters: usize::try_from(args.clusters)?,
+        nodes: usize::try_from(args.nodes)?,
+        force,
+        lease: LEASE,
+        lease_lasts: LEASE_LASTS,
+        screen: Some(screen),
+    })
+    .await?;
+    screen.print(&format!("\nNothing lost, nothing doubled, nothing late (seed {seed})."));
+    Ok(())
+}
