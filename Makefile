@@ -7,7 +7,7 @@ KUBE ?= sim
 SEEDS ?= 100
 PROFILE ?= dev
 
-.PHONY: help demo test bench kube lint postgres
+.PHONY: help demo test chaos bench kube lint postgres
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,6 +24,10 @@ test: postgres ## run every test, on real Postgres and a real Kubernetes control
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
 	@cargo build --bins
 	@KUBE=$(KUBE) cargo test --workspace --no-fail-fast
+
+chaos: postgres ## kill, stop, cut and put back whatever may fail, and check what is left (ARGS="--seed=7 --minutes=10")
+	@cargo build --bins
+	@target/debug/gpuheal-chaos $(ARGS)
 
 bench: postgres ## measure against the targets of docs/numbers.md, as a table (KUBE=off leaves the real API server out)
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
