@@ -80,7 +80,9 @@ impl HubClock {
         self.reading.send_replace(Some(reading));
     }
 
-    fn now_at(&self, boot: Duration) -> Option<(Timestamp, Duration)> {
+    /// The same as of a time since boot.
+    #[must_use]
+    pub fn now_at(&self, boot: Duration) -> Option<(Timestamp, Duration)> {
         let reading = (*self.reading.borrow())?;
         let age = boot.saturating_sub(reading.boot);
         Some((reading.server.after(age), reading.error + age * DRIFT_PPM / 1_000_000))

@@ -74,9 +74,10 @@ impl Heard {
     /// watch that counts. Never later than it was: the clock's uncertainty is taken off.
     #[must_use]
     pub fn nodes_as_of(&self, clock: &HubClock) -> Option<Timestamp> {
-        // The clock before the age: whoever is held up in between tells of an earlier moment, never of a later one.
-        let (now, uncertainty) = clock.now()?;
-        let age = self.ages().into_iter().find(|known| known.0 == NODES)?.1?;
+        // One look at the clock for both: whoever is held up in between must not tell of a later moment than was seen.
+        let at = clock::boottime();
+        let age = self.ages_at(at).into_iter().find(|known| known.0 == NODES)?.1?;
+        let (now, uncertainty) = clock.now_at(at)?;
         Some(now.before(age + uncertainty))
     }
 
