@@ -8,10 +8,11 @@ mod parts;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
+use gpuheal_proto::chain::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Run, chain::chain};
+use crate::args::Run;
 use parts::Parts;
 
 /// What a web server's open requests, or the last statuses on the link, may take at the end.
@@ -33,7 +34,7 @@ pub fn main(run: Run) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = %chain(error.as_ref()), "spoke ended");
+            tracing::error!(error = %chain(&*error), "spoke ended");
             ExitCode::FAILURE
         }
     }

@@ -14,12 +14,13 @@ use std::{
     time::Duration,
 };
 
+use gpuheal_proto::chain::chain;
 use kube::Client;
 use tokio::{sync::watch, task::JoinHandle};
 
 pub use self::lease::Error;
 use self::{lease::LeaseApi, observed::Observed};
-use crate::{chain::chain, clock::boottime, ports::Leadership};
+use crate::{clock::boottime, ports::Leadership};
 
 /// How to elect.
 #[derive(Clone, Debug)]
@@ -109,7 +110,7 @@ impl Elector {
         tokio::spawn(async move {
             let why = match task.await {
                 Ok(Ok(())) => "released".to_owned(),
-                Ok(Err(error)) => chain(&error),
+                Ok(Err(error)) => chain(&error).to_string(),
                 Err(error) => format!("the elector died: {error}"),
             };
             ended_tx.send_replace(Some(why));

@@ -4,6 +4,7 @@
 //! told to whoever wants to know.
 
 use gpuheal_proto::{
+    chain::chain,
     command::Command,
     kubernetes::{EVENT_REASON, FIELD_MANAGER},
 };
@@ -15,7 +16,6 @@ use k8s_openapi::{
 use kube::{Api, api::PostParams};
 
 use crate::{
-    chain::chain,
     clock,
     execute::api::{Error, Kube},
     healaction::HealAction,

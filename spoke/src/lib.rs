@@ -6,7 +6,6 @@ pub mod app;
 pub mod args;
 mod backoff;
 pub mod ceiling;
-mod chain;
 mod chance;
 pub mod clock;
 pub mod derive;

@@ -9,7 +9,7 @@ mod waiting;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use gpuheal_proto::{ids::ReplicaId, limits, link::v1};
+use gpuheal_proto::{chain::chain, ids::ReplicaId, limits, link::v1};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     backoff::Backoff,
-    chain::chain,
     chance::chance,
     clock::HubClock,
     identity::{self, Identity},

@@ -126,7 +126,7 @@ impl One {
         self.deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);
         if let Err(failure) = &page {
             let node = self.target.node.as_str();
-            tracing::debug!(node.name = node, url = %self.target.url, error = %crate::chain::chain(failure), "no page");
+            tracing::debug!(node.name = node, url = %self.target.url, error = %gpuheal_proto::chain::chain(failure), "no page");
         }
         self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
     }

@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
+use gpuheal_proto::chain::chain;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
-
-use crate::chain::chain;
 
 /// Longest call.
 const API_WITHIN: Duration = Duration::from_secs(10);

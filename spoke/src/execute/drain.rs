@@ -258,7 +258,7 @@ async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>,
             Ok(Some(Ok(watcher::Event::InitDone))) => return Ok(pods),
             Ok(Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)))) => {}
             Ok(Some(Err(error))) => {
-                tracing::warn!(command.id = %run.command.id, error = %crate::chain::chain(&error), "pods of the node not listed yet")
+                tracing::warn!(command.id = %run.command.id, error = %gpuheal_proto::chain::chain(&error), "pods of the node not listed yet")
             }
             Ok(None) | Err(_) => return Err(Halt::Lost("the node's pods could not be listed".to_owned())),
         }

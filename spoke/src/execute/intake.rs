@@ -218,7 +218,7 @@ impl HandLoop {
                     ctx.records.show_tombstone(&action).await;
                 }
                 Ok(Created::Exists(action)) => ctx.reports.tell(&action).await,
-                Err(error) => tracing::warn!(command.id = %id, error = %crate::chain::chain(&error), "tombstone not created"),
+                Err(error) => tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created"),
             }
             Back::Settled(id)
         });
@@ -233,7 +233,7 @@ impl HandLoop {
             match ctx.records.finish(&action, state, &refusal, &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
                 Err(error) => {
-                    tracing::warn!(command.id = action.id(), error = %crate::chain::chain(&error), "HealAction not ended yet")
+                    tracing::warn!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "HealAction not ended yet")
                 }
             }
             id.map_or(Back::Done, Back::Settled)

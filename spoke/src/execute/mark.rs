@@ -99,7 +99,7 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
     match run.ctx.kube.call("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
         Ok(_) => Ok(Patched::Yes),
         Err(error) if error.conflict() || error.transient() => {
-            tracing::debug!(command.id = %run.command.id, error = %crate::chain::chain(&error), "node patch planned anew");
+            tracing::debug!(command.id = %run.command.id, error = %gpuheal_proto::chain::chain(&error), "node patch planned anew");
             Ok(Patched::Again)
         }
         Err(error) if error.not_found() => Err(gone(run)),

@@ -100,7 +100,7 @@ impl Records {
         status.refusal.clone_from(&tombstone.refusal);
         status.outcome.clone_from(&tombstone.reason);
         if let Err(error) = self.write_status(action, status).await {
-            tracing::debug!(command.id = action.id(), error = %crate::chain::chain(&error), "tombstone has no status");
+            tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "tombstone has no status");
         }
     }
 
@@ -186,7 +186,7 @@ impl Records {
             Err(error) if error.not_found() => self.actions.remove(action.id()),
             // Told and acked again at the next session, and tried again then.
             Err(error) => {
-                tracing::debug!(command.id = action.id(), error = %crate::chain::chain(&error), "finalizer not dropped yet")
+                tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "finalizer not dropped yet")
             }
         }
     }
@@ -201,7 +201,7 @@ impl Records {
             let preconditions = Preconditions { uid: action.metadata.uid.clone(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.id(), &params)).await {
-                tracing::debug!(command.id = action.id(), error = %crate::chain::chain(&error), "HealAction not collected yet");
+                tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "HealAction not collected yet");
             }
         }
     }

@@ -81,7 +81,7 @@ pub(super) async fn follow(client: Client, namespace: String, actions: Arc<Actio
             }
             Ok(watcher::Event::Apply(action)) => drop(actions.put(action)),
             Ok(watcher::Event::Delete(action)) => actions.remove(action.id()),
-            Err(error) => tracing::warn!(error = %crate::chain::chain(&error), "watch of HealActions failed"),
+            Err(error) => tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "watch of HealActions failed"),
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
             why.push(format!("certificate expired at {end}: no hub lets this spoke attach, a new one must be issued"));
         }
         Ok(_) => {}
-        Err(error) => why.push(format!("certificate cannot be told: {}", crate::chain::chain(&error))),
+        Err(error) => why.push(format!("certificate cannot be told: {}", gpuheal_proto::chain::chain(&error))),
     }
     why
 }

@@ -5,6 +5,7 @@
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use gpuheal_proto::chain::chain;
 use kube::{
     Api, Resource,
     api::{ListParams, WatchParams},
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use super::heard::Heard;
 use crate::{
     backoff::Backoff,
-    chain::chain,
     chance::chance,
     clock,
     metrics::{self, Metrics},

@@ -215,7 +215,7 @@ impl Jobs {
                     self.dirty = true;
                 }
             }
-            Some(Err(error)) => tracing::warn!(error = %crate::chain::chain(&error), "watch of the node's pods failed"),
+            Some(Err(error)) => tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "watch of the node's pods failed"),
             None => {}
         }
     }

@@ -43,7 +43,7 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> St
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(namespace, error = %crate::chain::chain(&error), "namespace not read, its stateful pods stay")
+                tracing::warn!(namespace, error = %gpuheal_proto::chain::chain(&error), "namespace not read, its stateful pods stay")
             }
         }
     }
@@ -57,7 +57,7 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> St
                 known.bound.insert(format!("{namespace}/{claim}"));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(namespace, claim, error = %crate::chain::chain(&error), "claim not read, its pod stays"),
+            Err(error) => tracing::warn!(namespace, claim, error = %gpuheal_proto::chain::chain(&error), "claim not read, its pod stays"),
         }
     }
     known
