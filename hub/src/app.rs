@@ -165,19 +165,16 @@ impl Hub {
 }
 
 async fn connect(url: &str, connections: u32) -> anyhow::Result<PgPool> {
-    let tried = async {
-        loop {
-            match pool::connect(url, connections).await {
-                Err(error) if error.class() == store::Class::Transient => {
-                    tracing::warn!(error = %crate::chain::chain(&error), "the database does not let us in yet");
-                    tokio::time::sleep(POLL).await;
-                }
-                outcome => return outcome,
+    let until = tokio::time::Instant::now() + DATABASE_WITHIN;
+    loop {
+        match pool::connect(url, connections).await {
+            Err(error) if error.class() == store::Class::Transient && tokio::time::Instant::now() < until => {
+                tracing::warn!(error = %crate::chain::chain(&error), "the database does not let us in yet");
+                tokio::time::sleep(POLL).await;
             }
+            outcome => return outcome.context("cannot use the database"),
         }
-    };
-    let within = tokio::time::timeout(DATABASE_WITHIN, tried).await;
-    within.context("the database did not let us in within 30 s")?.context("cannot use the database")
+    }
 }
 
 async fn clock_check(pool: &PgPool) -> anyhow::Result<()> {

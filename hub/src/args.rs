@@ -1,8 +1,10 @@
 //! The command line and its environment: the only place that reads either.
 
-use std::{fs, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args as ClapArgs, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind, parser::ValueSource,
+};
 use gpuheal_proto::ids::ClusterId;
 
 /// The hub of gpu-selfhealing: keeps the fleet's faults, decides, signs commands and hands them to the clusters' spokes.
@@ -18,6 +20,34 @@ pub struct Args {
     /// How it is logged.
     #[arg(long, env = "GPUHEAL_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, global = true)]
     pub log_format: LogFormat,
+}
+
+impl Args {
+    /// Reads a command line. A password in it is refused: whoever lists processes would read it. Nothing of it is told.
+    ///
+    /// # Errors
+    /// When it is wrong, or only asks for help.
+    pub fn read<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        let matches = command.try_get_matches_from_mut(args)?;
+        if let Some((_, given)) = matches.subcommand()
+            && given.value_source("database_url") == Some(ValueSource::CommandLine)
+            && given.get_one::<String>("database_url").is_some_and(|url| holds_password(url))
+        {
+            let why = "--database-url holds a password, which everybody who lists processes could read; put the URL into a file and name \
+                       it by --database-url-file, or into the environment as GPUHEAL_DATABASE_URL";
+            return Err(command.error(ErrorKind::ValueValidation, why));
+        }
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// Whether a URL carries a password, before its host or among its parameters. Rather once too often than once too few.
+fn holds_password(url: &str) -> bool {
+    let (url, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
+    user.contains(':') || parameters.split('&').any(|parameter| parameter.starts_with("password="))
 }
 
 /// How log lines look.
@@ -90,7 +120,7 @@ impl Who {
 #[derive(Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 pub struct Database {
-    /// `postgres://user:password@host:port/database`. For `migrate`, past any pooler.
+    /// `postgres://user@host:port/database`; with a password only by environment or file. For `migrate`, past any pooler.
     #[arg(long, env = "GPUHEAL_DATABASE_URL", hide_env_values = true)]
     pub database_url: Option<String>,
     /// A file that holds the URL, so that no secret is in a command line.
@@ -173,7 +203,6 @@ pub enum Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_holds_together() {
@@ -192,9 +221,20 @@ mod tests {
     #[test]
     fn an_operator_must_say_who_and_why() {
         let parse = |args: &[&str]| Args::try_parse_from([&["gpuheal-hub"], args].concat());
-        let whole = ["revoke", "--database-url", "postgres://h/d", "alpha", "--by", "erin", "--reason", "lost laptop"];
+        let whole = ["revoke", "--database-url", "postgres://h/d", "alpha", "--by", "operator", "--reason", "lost laptop"];
         assert!(parse(&whole).is_ok());
         assert!(parse(&whole[..6]).is_err());
         assert!(parse(&["clear-quarantine", "--database-url", "u", "ALPHA", "--by", "e", "--reason", "r"]).is_err(), "no such id");
+    }
+    #[test]
+    fn a_password_in_the_command_line_is_refused_and_not_repeated() {
+        let read = |url: &str| Args::read(["gpuheal-hub", "migrate", "--database-url", url]);
+        for url in ["postgres://ops:s3cret@db/fleet", "postgres://ops@db/fleet?sslmode=require&password=s3cret", "ops:s3@cret@db"] {
+            let said = read(url).unwrap_err().render().to_string();
+            assert!(said.contains("--database-url-file") && !said.contains("s3"), "{said}");
+        }
+        for url in ["postgres://ops@db:5432/fleet", "postgres://db:5432/fleet", "postgres://%2Frun%2Fpostgresql/fleet"] {
+            assert!(read(url).is_ok(), "{url}");
+        }
     }
 }

@@ -50,6 +50,20 @@ pub enum Error {
         #[source]
         source: sqlx::Error,
     },
+    /// A database that cannot be reached, or does not let us in.
+    #[error("cannot connect to the database at {at}; {next}")]
+    Connect {
+        /// Host, port, database and user; no password.
+        at: String,
+        /// What to look at next.
+        next: &'static str,
+        /// Why.
+        #[source]
+        source: sqlx::Error,
+    },
+    /// A URL of the database that is none. Nothing of it is told, since it may hold a password.
+    #[error("the database's URL cannot be read; it must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in a password percent-encoded")]
+    Url(#[source] sqlx::Error),
     /// A rule that the schema holds.
     #[error("{what} breaks {constraint}")]
     Constraint {
@@ -96,20 +110,9 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Database { source: sqlx::Error::Database(error), .. } => match error.code() {
-                Some(code) if TRANSIENT_CODES.contains(&code.as_ref()) || code.starts_with("08") => Class::Transient,
-                Some(_) | None => Class::Bug,
-            },
-            Self::Database { source, .. } => match source {
-                sqlx::Error::Io(_)
-                | sqlx::Error::Tls(_)
-                | sqlx::Error::PoolTimedOut
-                | sqlx::Error::PoolClosed
-                | sqlx::Error::WorkerCrashed => Class::Transient,
-                _ => Class::Bug,
-            },
+            Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
             Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
-            Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
+            Self::Url(_) | Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
         }
     }
 
@@ -117,6 +120,21 @@ impl Error {
     #[must_use]
     pub fn broke(&self, name: &str) -> bool {
         matches!(self, Self::Constraint { constraint, .. } if constraint == name)
+    }
+}
+
+fn class(error: &sqlx::Error) -> Class {
+    match error {
+        sqlx::Error::Database(error) => match error.code() {
+            Some(code) if TRANSIENT_CODES.contains(&code.as_ref()) || code.starts_with("08") => Class::Transient,
+            Some(_) | None => Class::Bug,
+        },
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => Class::Transient,
+        _ => Class::Bug,
     }
 }
 

@@ -21,6 +21,13 @@ const LOCK_TIMEOUT_MS: &str = "5000";
 const IDLE_IN_TRANSACTION_MS: &str = "10000";
 /// How long a caller waits for a connection before it is told to come again.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one round of a stage may wait for the database. A statement ends by itself in 10 s and a wait for a lock in 5 s:
+/// who waits for three times the longest waits for an answer that was lost on the way, and would wait for ever. TCP itself
+/// need not notice, when what forgot the connection stands between us and the database.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How long a connection that is given back may take to say that it lives; then it is thrown away, so that none that is
+/// lost keeps its place in the pool.
+const PULSE_WITHIN: Duration = Duration::from_secs(5);
 /// A connection that rested longer is asked whether it lives before it is used.
 const RESTED: Duration = Duration::from_secs(5);
 
@@ -29,7 +36,7 @@ const RESTED: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the URL is none.
 pub fn options(url: &str) -> Result<PgConnectOptions, Error> {
-    let options = PgConnectOptions::from_str(url).label("pool.options")?;
+    let options = PgConnectOptions::from_str(url).map_err(Error::Url)?;
     Ok(options.application_name("gpuheal-hub").options([
         ("statement_timeout", STATEMENT_TIMEOUT_MS),
         ("lock_timeout", LOCK_TIMEOUT_MS),
@@ -43,18 +50,63 @@ pub fn options(url: &str) -> Result<PgConnectOptions, Error> {
 /// # Errors
 /// When it does not.
 pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
+    let options = options(url)?;
+    let at = place(&options);
     PgPoolOptions::new()
         .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
         // Asked first only whether it still lives when it has rested: in a busy hub that question would double the way of
         // every short statement. One that broke meanwhile fails its first statement, which every stage repeats.
         .test_before_acquire(false)
+        .after_release(|conn, _| {
+            Box::pin(async move {
+                let alive = tokio::time::timeout(PULSE_WITHIN, conn.ping()).await;
+                alive.unwrap_or_else(|_| Err(lost())).map(|()| true)
+            })
+        })
         .before_acquire(|conn, meta| {
             Box::pin(async move { if meta.idle_for < RESTED { Ok(true) } else { conn.ping().await.map(|()| true) } })
         })
-        .connect_with(options(url)?)
+        .connect_with(options)
         .await
-        .label("pool.connect")
+        .map_err(|source| refused(at, source))
+}
+
+/// Where the database is, for people who must find out why it does not let us in.
+fn place(options: &PgConnectOptions) -> String {
+    let (user, port) = (options.get_username(), options.get_port());
+    let host = options.get_socket().map_or_else(|| format!("{}:{port}", options.get_host()), |socket| socket.display().to_string());
+    // Postgres itself takes the user's name for a database that is not named.
+    format!("{host}, database {:?}, as user {user:?}", options.get_database().unwrap_or(user))
+}
+
+fn refused(at: String, source: sqlx::Error) -> Error {
+    let code = source.as_database_error().and_then(|error| error.code()).unwrap_or_default().into_owned();
+    let next = match (&source, code.as_str()) {
+        (_, "28000" | "28P01") => "check user and password in the URL, and the server's pg_hba.conf",
+        (_, "3D000") => "create that database, or name another in the URL",
+        (_, "53300") => "raise the server's max_connections, or lower --database-connections",
+        (sqlx::Error::Tls(_), _) => "check sslmode and sslrootcert in the URL against the server's certificate",
+        (sqlx::Error::Database(_), _) => "the server says why",
+        _ => "check that Postgres listens there and that nothing on the way, such as a NetworkPolicy, keeps this program from it",
+    };
+    Error::Connect { at, next, source }
+}
+
+/// Does something with the database, and gives it up when no answer comes: its connection is lost. Whether it was committed
+/// is not known then; who repeats it must be able to.
+///
+/// # Errors
+/// When the work fails, and when no answer comes.
+pub async fn answered<T, E: From<Error>>(what: &'static str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::Database { what, source: lost() }.into()),
+    }
+}
+
+fn lost() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer comes: the connection is lost"))
 }
 
 /// Brings the schema to this version's. Runs on one direct connection without a statement timeout.
@@ -62,8 +114,8 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
 /// # Errors
 /// When a migration fails, or one that was applied is not what we know by its number.
 pub async fn migrate(url: &str) -> Result<usize, Error> {
-    let options = PgConnectOptions::from_str(url).label("pool.options")?.application_name("gpuheal-hub migrate");
-    let mut conn = PgConnection::connect_with(&options).await.label("pool.connect")?;
+    let options = PgConnectOptions::from_str(url).map_err(Error::Url)?.application_name("gpuheal-hub migrate");
+    let mut conn = PgConnection::connect_with(&options).await.map_err(|source| refused(place(&options), source))?;
     MIGRATIONS.run(&mut conn).await.map_err(Error::Migrate)?;
     conn.close().await.label("pool.close")?;
     Ok(MIGRATIONS.iter().count())
@@ -111,4 +163,37 @@ pub async fn hub_term_raise(conn: &mut PgConnection, reason: &str) -> Result<u64
     .await
     .label("hub_state.raise")?;
     Ok(super::natural(term))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_proto::chain::chain;
+
+    use super::*;
+
+    /// A port that was free a moment ago: nobody listens there.
+    fn nobody() -> u16 {
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_away_is_named_with_what_to_look_at_and_without_its_password() {
+        let port = nobody();
+        let error = migrate(&format!("postgres://ops:s3cret@127.0.0.1:{port}/fleet")).await.unwrap_err();
+        let said = chain(&error).to_string();
+        assert!(said.contains(&format!("127.0.0.1:{port}, database \"fleet\", as user \"ops\"")), "{said}");
+        assert!(said.contains("check that Postgres listens there"), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+        assert_eq!(error.class(), super::super::Class::Transient);
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_told_by_its_form_and_not_by_what_it_holds() {
+        for url in ["ops:s3cret@db/fleet", "postgres://ops:s3cret@db:70000/fleet", "postgres://ops:s3cret@db/fleet?sslmode=often"] {
+            let error = options(url).unwrap_err();
+            let said = chain(&error).to_string();
+            assert!(said.contains("postgres://USER:PASSWORD@HOST:PORT/DATABASE") && !said.contains("s3cret"), "{said}");
+            assert_eq!(error.class(), super::super::Class::Bug);
+        }
+    }
 }
