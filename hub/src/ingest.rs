@@ -1,13 +1,13 @@
 //! Stage 4: faults and cluster state into Postgres; the ack follows the commit. Faults of many spokes share one commit:
 //! at once when idle, else whatever came while the last commit was under way, so that no timer holds anybody back.
 
-pub mod admit;
 mod commit;
 mod group;
 mod inventory;
 
 use std::sync::Arc;
 
+pub use gpuheal_hub_core::admit;
 use gpuheal_hub_core::snapshot::EvidenceState;
 use gpuheal_proto::{
     ids::{ClusterId, FaultKey, ReplicaId, StreamId},

@@ -3,7 +3,6 @@
 //! verifying has no id that can be believed: it is kept by its envelope's hash.
 
 mod fold;
-mod report;
 mod sweep;
 mod told;
 
@@ -27,8 +26,8 @@ use crate::{
         settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, report_put},
     },
 };
+pub use crate::store::report::{Report, Reported, StepReport};
 pub use fold::{Fold, fold};
-pub use report::{Report, Reported, StepReport};
 pub use sweep::{run, sweep};
 use told::{Ended, Told};
 

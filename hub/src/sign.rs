@@ -21,6 +21,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::audit::{Entry, Kind};
+pub use crate::store::command::Signed;
 pub use key::Key;
 pub use stage::Stage;
 
@@ -31,15 +32,6 @@ pub struct Signer {
     key_epoch: u64,
     /// Highest database epoch that something was signed under.
     term_seen: AtomicU64,
-}
-
-/// Bytes that are never made again: stored, sent and kept as they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signed {
-    /// The envelope.
-    pub envelope: Vec<u8>,
-    /// Hex SHA-256 of it, by which a spoke names what it could not verify.
-    pub sha256: String,
 }
 
 impl Signer {

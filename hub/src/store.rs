@@ -18,6 +18,7 @@ pub mod policy;
 pub mod pool;
 pub mod process;
 pub mod quarantine;
+pub mod report;
 pub mod revocation;
 pub mod session;
 pub mod settle;

@@ -1,6 +1,7 @@
 //! What the hub decides, and why: policy, classification, corroboration, incidents, budgets, cooldowns, the audit chain.
 //! Pure: no IO, no clock, no chance; time is an argument and ids come from content. The hub's stages call it.
 
+pub mod admit;
 pub mod audit;
 pub mod budget;
 pub mod catalogue;

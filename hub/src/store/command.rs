@@ -11,7 +11,15 @@ use gpuheal_proto::{
 use sqlx::{PgConnection, types::Json};
 
 use super::{Error, Labelled as _, moment::to_db, natural, signed, touched};
-use crate::sign::Signed;
+
+/// Bytes that are never made again: stored, sent and kept as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The envelope.
+    pub envelope: Vec<u8>,
+    /// Hex SHA-256 of it, by which a spoke names what it could not verify.
+    pub sha256: String,
+}
 
 /// Gives out the next `count` numbers of a cluster and holds its counter until commit; returns the first of them, and
 /// the epoch of the database.

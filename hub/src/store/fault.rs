@@ -1,7 +1,10 @@
 //! Faults by episode: what is known of a key, new episodes, what more was seen of one, how it stands.
 
 use chrono::{DateTime, Utc};
-use gpuheal_hub_core::snapshot::EvidenceState;
+use gpuheal_hub_core::{
+    admit::{Known, Witnesses},
+    snapshot::EvidenceState,
+};
 use gpuheal_proto::{
     fault::{Fault, Onset},
     ids::{ClusterId, FaultKey, NodeUid},
@@ -17,7 +20,6 @@ use super::{
     moment::{from_db, to_db},
     read, touched,
 };
-use crate::ingest::admit::{Known, Witnesses};
 
 /// Evidence as the word stored.
 #[must_use]

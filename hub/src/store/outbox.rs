@@ -12,7 +12,7 @@ use gpuheal_proto::{
 use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
-use crate::sign::Signed;
+use super::command::Signed;
 
 /// A command that waits for its signature; an error when its row is not a command.
 #[derive(Debug)]

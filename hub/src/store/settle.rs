@@ -8,8 +8,7 @@ use gpuheal_proto::{
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{Error, Labelled as _, moment::to_db, natural, read, signed, touched};
-use crate::settle::Report;
+use super::{Error, Labelled as _, moment::to_db, natural, read, report::Report, signed, touched};
 
 /// A command that is held for a report.
 #[derive(Clone, Debug)]

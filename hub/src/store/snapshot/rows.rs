@@ -1,7 +1,10 @@
 //! The rows of a snapshot as Postgres gives them, and as the decision's own types.
 
 use chrono::{DateTime, Utc};
-use gpuheal_hub_core::snapshot::{Evidence, KnownCommand, KnownFault, Node, Ready, Settled};
+use gpuheal_hub_core::{
+    admit::Witnesses,
+    snapshot::{Evidence, KnownCommand, KnownFault, Node, Ready, Settled},
+};
 use gpuheal_proto::{
     command::{CommandState, Refusal, Step, Undo},
     fault::{FaultClass, GpuRef, NodeRef},
@@ -13,11 +16,7 @@ use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
 use uuid::Uuid;
 
 use super::Labels;
-use crate::{
-    ingest::admit::Witnesses,
-    settle::StepReport,
-    store::{Error, fault::evidence_of, moment::from_db, natural, read},
-};
+use crate::store::{Error, fault::evidence_of, moment::from_db, natural, read, report::StepReport};
 
 #[derive(Debug, FromRow)]
 pub(super) struct ClusterRow {

@@ -3,11 +3,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gpuheal_hub_core::snapshot::{EvidenceState, Seen};
 use gpuheal_proto::{
     fault::{Fault, Onset},
     time::Timestamp,
 };
+
+use crate::snapshot::{EvidenceState, Seen};
 
 /// Everybody who saw a fault, by the word of its kind.
 pub type Witnesses = BTreeMap<String, Seen>;
