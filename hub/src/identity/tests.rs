@@ -19,7 +19,7 @@ fn with_uris(uris: &[&str]) -> Leaf {
 fn a_spoke_and_a_user_are_told_apart_by_the_path_of_their_id() {
     let cluster = ClusterId::parse("alpha").unwrap();
     assert_eq!(read(&Leaf::spoke(DOMAIN, &cluster)), Ok(Identity::Spoke(cluster)));
-    assert_eq!(read(&Leaf::user(DOMAIN, "erin")).unwrap().to_string(), "user erin");
+    assert_eq!(read(&Leaf::user(DOMAIN, "operator")).unwrap().to_string(), "user operator");
 }
 
 #[test]

@@ -94,7 +94,7 @@ async fn an_expired_certificate_is_refused() {
     let old = Authority::new(DOMAIN, 1, now().before(std::time::Duration::from_secs(3 * 24 * 3600))).unwrap();
     let cas = [fresh.cert_pem().to_owned(), old.cert_pem().to_owned()];
     let hub = Hub::start_trusting(fresh, &[&cas[0], &cas[1]]).await;
-    let expired = old.issue(&Leaf::user(DOMAIN, "erin")).unwrap();
+    let expired = old.issue(&Leaf::user(DOMAIN, "operator")).unwrap();
     refused_by_both(&hub, Some(&expired), "a user of the day before yesterday").await;
 }
 

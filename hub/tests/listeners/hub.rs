@@ -109,7 +109,7 @@ impl Hub {
     }
 
     pub(crate) fn user(&self) -> Issued {
-        self.issue(&Leaf::user(DOMAIN, "erin"))
+        self.issue(&Leaf::user(DOMAIN, "operator"))
     }
 
     /// A channel that trusts this hub. With TLS 1.3 it opens whoever the client is: only a call tells.

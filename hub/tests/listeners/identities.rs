@@ -52,8 +52,8 @@ async fn two_processes_that_take_turns_as_one_replica_are_both_kept_out_until_a_
     }
     assert!(cut(&mut other).await.contains("two places"), "every session of that identity ends");
     assert_eq!(kinds(&hub).await, ["clone_quarantined"], "one alarm, whoever tries");
-    assert!(quarantine_clear(&hub.pool, &cluster("alpha"), "user/erin", "the copy is gone").await.unwrap());
-    assert!(!quarantine_clear(&hub.pool, &cluster("alpha"), "user/erin", "again").await.unwrap());
+    assert!(quarantine_clear(&hub.pool, &cluster("alpha"), "user/operator", "the copy is gone").await.unwrap());
+    assert!(!quarantine_clear(&hub.pool, &cluster("alpha"), "user/operator", "again").await.unwrap());
     Replica::attach(&hub, boot("a")).await.unwrap_or_else(|r| panic!("{r:?}"));
     assert_eq!(kinds(&hub).await, ["clone_quarantined", "quarantine_cleared"]);
 }
@@ -105,7 +105,7 @@ async fn a_revoked_certificates_stream_is_cut_and_another_certificate_of_the_sam
     let mut leaked = attach(&bad, "r0").await.unwrap().unwrap_or_else(|r| panic!("{r:?}")).0;
     let mut kept = attach(&good, "r1").await.unwrap().unwrap_or_else(|r| panic!("{r:?}")).0;
     let what = Revoke::Serials(BTreeSet::from([serial(&bad.cert_pem)]));
-    assert_eq!(revoke(&hub.pool, &cluster("alpha"), &what, "user/erin", "leaked").await.unwrap(), 1, "one session was its");
+    assert_eq!(revoke(&hub.pool, &cluster("alpha"), &what, "user/operator", "leaked").await.unwrap(), 1, "one session was its");
     assert_eq!(cut(&mut leaked).await, "this certificate was revoked");
     kept.send(Up::Process(v1::Process { request_id: "one".into(), node: "none".into(), ..v1::Process::default() })).await;
     let answered = kept.next_of(|message| if let Message::ProcessResult(result) = message { Some(result) } else { None }).await;
@@ -122,7 +122,7 @@ async fn all_certificates_until_now_are_refused_at_the_attach_before_the_hub_has
     let mut first =
         Replica::attach_over(open.clone(), hello("alpha", "r0", None)).await.unwrap().unwrap_or_else(|r| panic!("{r:?}")).0;
     let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![crate::sessions::fault("alpha")] };
-    revoke(&hub.pool, &cluster("alpha"), &Revoke::AllUntilNow, "user/erin", "all keys leaked").await.unwrap();
+    revoke(&hub.pool, &cluster("alpha"), &Revoke::AllUntilNow, "user/operator", "all keys leaked").await.unwrap();
     // Either the guard was faster, or the transaction that would keep the fault finds that its session is over.
     first.try_send(Up::FaultBatch(batch)).await;
     cut(&mut first).await;

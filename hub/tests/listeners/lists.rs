@@ -98,5 +98,5 @@ async fn a_policy_is_kept_as_it_was_written_and_a_broken_one_not_at_all() {
     let again = client.apply_policy(ApplyPolicyRequest { dry_run: false, ..dry }).await.unwrap().into_inner();
     assert_eq!((again.revision, again.unchanged), (1, true));
     let kept = client.get_policy(GetPolicyRequest::default()).await.unwrap().into_inner();
-    assert_eq!((kept.yaml.as_str(), kept.applied_by.as_str()), (yaml, "user erin"));
+    assert_eq!((kept.yaml.as_str(), kept.applied_by.as_str()), (yaml, "user operator"));
 }

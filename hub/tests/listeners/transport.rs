@@ -63,7 +63,7 @@ async fn a_renewed_identity_is_used_without_a_restart_and_a_broken_one_is_not() 
     assert!(!hub.identity.reload().unwrap(), "nothing changed yet");
     write_identity(hub.dir.path(), &next, &[next.cert_pem()]);
     assert!(hub.identity.reload().unwrap());
-    let user = next.issue(&Leaf::user(DOMAIN, "erin")).unwrap();
+    let user = next.issue(&Leaf::user(DOMAIN, "operator")).unwrap();
     let call = || tonic_health::pb::HealthCheckRequest::default();
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel(hub.fleet, next.cert_pem(), Some(&user)));
     health.check(call()).await.unwrap();

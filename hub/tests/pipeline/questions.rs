@@ -30,7 +30,7 @@ async fn lived_in() -> World {
         settle(&world.pool, &c1, status).await.unwrap();
     }
     process(&world.pool, &request("r1", 3, Action::Mark)).await.unwrap();
-    fleet_stop(&world.pool, Some("drill"), "drill", "user erin").await.unwrap();
+    fleet_stop(&world.pool, Some("drill"), "drill", "user operator").await.unwrap();
     world.faults(&c1, &[xid79(&c1, 2)]).await;
     world.decide().await;
     world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;

@@ -11,7 +11,7 @@ fn now() -> Timestamp {
 
 fn request(dir: &Path) -> Request {
     let ids = ["alpha", "beta"].map(|id| ClusterId::parse(id).unwrap());
-    Request { users: vec!["erin".into()], dns: vec!["hub.example".into()], ..Request::new(dir, ids.to_vec(), now()) }
+    Request { users: vec!["operator".into()], dns: vec!["hub.example".into()], ..Request::new(dir, ids.to_vec(), now()) }
 }
 
 /// The certificate's URI SANs, DNS SANs, and its first and last second.
@@ -40,7 +40,7 @@ fn the_layout_is_the_one_that_hub_and_spoke_read() {
     let mut names: Vec<_> = written.iter().map(|p| p.strip_prefix(dir.path()).unwrap().to_str().unwrap().to_owned()).collect();
     names.sort();
     let mut want: Vec<String> = ["ca.crt", "ca.key", "signing/command.key"].map(str::to_owned).to_vec();
-    for owner in ["hub", "clusters/alpha", "clusters/beta", "users/admin", "users/erin"] {
+    for owner in ["hub", "clusters/alpha", "clusters/beta", "users/admin", "users/operator"] {
         want.extend(["tls.crt", "tls.key", "ca.crt"].map(|file| format!("{owner}/{file}")));
     }
     want.extend(["clusters/alpha/trust.json", "clusters/beta/trust.json"].map(str::to_owned));
@@ -67,7 +67,7 @@ fn each_certificate_carries_exactly_one_identity_and_says_development() {
         ("hub", "spiffe://dev.gpuheal/hub"),
         ("clusters/alpha", "spiffe://dev.gpuheal/cluster/alpha/spoke"),
         ("users/admin", "spiffe://dev.gpuheal/user/admin"),
-        ("users/erin", "spiffe://dev.gpuheal/user/erin"),
+        ("users/operator", "spiffe://dev.gpuheal/user/operator"),
     ] {
         let pem = fs::read_to_string(dir.path().join(owner).join("tls.crt")).unwrap();
         let (uris, dns, from, to, subject) = look(&pem);
