@@ -10,7 +10,9 @@ use crate::args::{LOG, Run};
 pub(super) fn init(run: &Run) {
     let filter = EnvFilter::try_new(&run.log).unwrap_or_else(|_| EnvFilter::new(LOG));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let started = if run.log_json { logs.json().try_init() } else { logs.with_ansi(std::io::stderr().is_terminal()).try_init() };
+    // By itself it uses colour unless NO_COLOR is set, whatever it writes to.
+    let logs = if std::io::stderr().is_terminal() { logs } else { logs.with_ansi(false) };
+    let started = if run.log_json { logs.json().try_init() } else { logs.try_init() };
     // Only a test that logs already gets here twice.
     drop(started);
 }
