@@ -113,7 +113,8 @@ impl Hub {
         stages.spawn(wake.clone().relay(pool::options(&url)?, hub_id.clone(), back.clone()));
         stages.spawn(publish(pool.clone(), board.clone(), back.clone()));
 
-        let mut checks: Vec<Box<dyn http::Check>> = vec![Box::new(ready::DatabaseCheck(pool.clone()))];
+        let mut checks: Vec<Box<dyn http::Check>> =
+            vec![Box::new(ready::DatabaseCheck(pool.clone())), Box::new(ready::CertificateCheck(identity.clone()))];
         if let Some(path) = &args.policy {
             let file = PolicyFile::new(path.clone());
             file.look(&pool, &wake).await;

@@ -26,8 +26,10 @@ pub static CLONE_ALARMS: Family<1> = Family::counter(
     ["cause"],
 );
 /// And not cleared yet.
-pub static QUARANTINED: Gauge =
-    Gauge::new("gpu_selfhealing_hub_clusters_quarantined", "Clusters under whose identity nobody may attach until a person clears it.");
+pub static QUARANTINED: Gauge = Gauge::new(
+    "gpu_selfhealing_hub_clusters_quarantined",
+    "Clusters under whose identity nobody may attach until a person clears it.",
+);
 /// Why sessions ended.
 pub static DETACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_detaches_total",

@@ -5,15 +5,23 @@ mod accept;
 mod files;
 mod verify;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
+use gpuheal_proto::time::Timestamp;
 use rustls::{RootCertStore, ServerConfig, crypto::ring, server::WebPkiClientVerifier, version::TLS13};
 use tokio_util::sync::CancellationToken;
 
 pub use accept::{Connection, Listener, incoming};
 
-use crate::{identity::denied::DenyList, metrics};
+use crate::{clock, identity::denied::DenyList, metrics};
 
 /// How often the identity's files are looked at. Renewed certificates are good for hours: a minute would do as well.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -24,12 +32,21 @@ pub struct Identity {
     dir: PathBuf,
     current: ArcSwap<Loaded>,
     denied: Arc<DenyList>,
+    /// The files as they are now cannot be used, and that was said.
+    broken: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Loaded {
     config: Arc<ServerConfig>,
+    not_after: Timestamp,
     digest: [u8; 32],
+}
+
+impl Loaded {
+    fn new(files: files::Files, denied: &Arc<DenyList>) -> Result<Self, Error> {
+        Ok(Self { digest: files.digest, not_after: files.not_after, config: Arc::new(config(files, denied)?) })
+    }
 }
 
 impl Identity {
@@ -40,8 +57,8 @@ impl Identity {
     pub fn open(dir: PathBuf) -> Result<Arc<Self>, Error> {
         let files = files::read(&dir)?;
         let denied = Arc::default();
-        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files, &denied)?) };
-        Ok(Arc::new(Self { dir, current: ArcSwap::from_pointee(loaded), denied }))
+        let loaded = Loaded::new(files, &denied)?;
+        Ok(Arc::new(Self { dir, current: ArcSwap::from_pointee(loaded), denied, broken: AtomicBool::new(false) }))
     }
 
     /// Clients' certificates that are refused although their chain is good.
@@ -56,16 +73,25 @@ impl Identity {
         self.current.load().config.clone()
     }
 
+    /// Until when our own certificate is good: no peer believes us afterwards.
+    #[must_use]
+    pub fn not_after(&self) -> Timestamp {
+        self.current.load().not_after
+    }
+
     /// Takes the files as they are now. On an error the last good ones stay in force.
     ///
     /// # Errors
-    /// When one of them cannot be read or used.
+    /// When one of them cannot be read or used, or the certificate is over already.
     pub fn reload(&self) -> Result<bool, Error> {
         let files = files::read(&self.dir)?;
         if files.digest == self.current.load().digest {
             return Ok(false);
         }
-        let loaded = Loaded { digest: files.digest, config: Arc::new(config(files, &self.denied)?) };
+        if files.not_after <= clock::now() {
+            return Err(Error::Expired { not_after: files.not_after });
+        }
+        let loaded = Loaded::new(files, &self.denied)?;
         self.current.store(Arc::new(loaded));
         Ok(true)
     }
@@ -73,15 +99,24 @@ impl Identity {
     /// Looks at the files until told to stop.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_EVERY)).await.is_some() {
-            match self.reload() {
-                Ok(false) => {}
-                Ok(true) => {
-                    metrics::TLS_RELOADS.inc(["ok"]);
-                    tracing::info!("identity files changed, new connections use them");
-                }
-                Err(error) => {
-                    metrics::TLS_RELOADS.inc(["failed"]);
-                    tracing::warn!(error = %crate::chain::chain(&error), "identity files are not usable, the last good ones stay in force");
+            self.look();
+        }
+    }
+
+    fn look(&self) {
+        match self.reload() {
+            Ok(false) => self.broken.store(false, Relaxed),
+            Ok(true) => {
+                self.broken.store(false, Relaxed);
+                metrics::TLS_RELOADS.inc(["ok"]);
+                tracing::info!(not_after = %self.not_after(), "identity files changed, new connections use them");
+            }
+            Err(error) => {
+                metrics::TLS_RELOADS.inc(["failed"]);
+                // Said once for each time that they break: the counter goes on.
+                if !self.broken.swap(true, Relaxed) {
+                    let good_until = self.not_after();
+                    tracing::error!(error = %crate::chain::chain(&error), %good_until, "identity files are not usable, the last good ones stay in force");
                 }
             }
         }
@@ -128,6 +163,12 @@ pub enum Error {
         path: PathBuf,
         /// What was looked for.
         what: &'static str,
+    },
+    /// A certificate that nobody would believe.
+    #[error("the certificate expired at {not_after}")]
+    Expired {
+        /// When.
+        not_after: Timestamp,
     },
     /// A CA certificate.
     #[error("a CA certificate is not usable")]

@@ -1,12 +1,12 @@
 //! Saying that the hub is ready, and whether it still is.
 
-use std::{fs, net::SocketAddr, path::Path};
+use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::http::Check;
+use crate::{clock, http::Check, tls};
 
 /// Where the listeners are.
 pub(super) struct Bound {
@@ -42,5 +42,46 @@ impl Check for DatabaseCheck {
 
     async fn problem(&self) -> Option<String> {
         sqlx::query("SELECT 1").execute(&self.0).await.err().map(|error| error.to_string())
+    }
+}
+
+/// Our certificate is good: nobody talks to a hub whose is not.
+pub(super) struct CertificateCheck(pub(super) Arc<tls::Identity>);
+
+#[tonic::async_trait]
+impl Check for CertificateCheck {
+    fn name(&self) -> &'static str {
+        "certificate"
+    }
+
+    async fn problem(&self) -> Option<String> {
+        let (end, now) = (self.0.not_after(), clock::now());
+        (end <= now)
+            .then(|| format!("expired at {end}: no spoke and no user trusts this hub, put new identity files in their place"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpuheal_ctl::pki::{Authority, Leaf};
+
+    use super::*;
+
+    async fn problem(now: gpuheal_proto::time::Timestamp) -> Option<String> {
+        let (dir, authority) = (tempfile::tempdir().unwrap(), Authority::new("d", 30, now).unwrap());
+        let hub = authority.issue(&Leaf::hub("d")).unwrap();
+        for (name, text) in [("tls.crt", hub.cert_pem.as_str()), ("tls.key", &hub.key_pem), ("ca.crt", authority.cert_pem())] {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        CertificateCheck(tls::Identity::open(dir.path().to_owned()).unwrap()).problem().await
+    }
+
+    #[tokio::test]
+    async fn a_hub_is_not_ready_once_its_certificate_expired() {
+        assert_eq!(problem(clock::now()).await, None);
+        let long_ago = clock::now().before(Duration::from_secs(60 * 24 * 3600));
+        assert!(problem(long_ago).await.unwrap().starts_with("expired at "));
     }
 }

@@ -74,3 +74,21 @@ async fn a_renewed_identity_is_used_without_a_restart_and_a_broken_one_is_not() 
     let mut again = tonic_health::pb::health_client::HealthClient::new(channel(hub.fleet, next.cert_pem(), Some(&user)));
     again.check(call()).await.unwrap();
 }
+
+#[tokio::test]
+async fn files_that_no_peer_would_believe_are_not_taken_and_the_last_good_ones_stay() {
+    let hub = Hub::start().await;
+    let good_until = hub.identity.not_after();
+    let long_ago = crate::hub::now().before(std::time::Duration::from_secs(60 * 24 * 3600));
+    let expired = gpuheal_ctl::pki::Authority::new(DOMAIN, 30, long_ago).unwrap();
+    write_identity(hub.dir.path(), &expired, &[expired.cert_pem()]);
+    assert!(matches!(hub.identity.reload(), Err(gpuheal_hub::tls::Error::Expired { .. })));
+    // A certificate and another one's key, as a reader between two writes finds them.
+    let next = authority();
+    write_identity(hub.dir.path(), &next, &[next.cert_pem()]);
+    std::fs::write(hub.dir.path().join("tls.key"), hub.user().key_pem).unwrap();
+    assert!(hub.identity.reload().is_err());
+    assert_eq!(hub.identity.not_after(), good_until);
+    let mut health = tonic_health::pb::health_client::HealthClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    health.check(tonic_health::pb::HealthCheckRequest::default()).await.unwrap();
+}
