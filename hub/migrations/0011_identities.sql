@@ -43,3 +43,6 @@ COMMENT ON COLUMN sessions.boots IS 'Boot ids of this replica in the order in wh
 COMMENT ON COLUMN sessions.boots_at IS 'When each of them did';
 COMMENT ON COLUMN sessions.certificate_serial IS 'Serial number of the certificate that the replica attached with, in lower hex';
 COMMENT ON COLUMN sessions.certificate_not_before IS 'When that certificate began';
+
+-- Clusters whose state is older than the database's epoch: looked for at each judgement, hardly ever there.
+CREATE INDEX clusters_by_snapshot ON clusters (snapshot_at);

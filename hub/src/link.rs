@@ -1,6 +1,7 @@
 //! The link: one bidirectional stream per spoke replica. Checks who attaches, then hands what comes up to the stages and
 //! what the stages have to the stream. An ack means "committed", never "processed". Decides nothing about faults.
 
+mod admission;
 pub mod clone;
 mod guard;
 pub mod hello;
@@ -35,6 +36,7 @@ use crate::{
     store::session::{self, Attached, Refused as NotAttached},
     wake::Wake,
 };
+pub use admission::Admission;
 use hello::Hello;
 pub use lanes::{Lane, Refused};
 pub use registry::{Registry, Session};
@@ -51,10 +53,12 @@ const ATTACHES_MAX: usize = 64;
 const ATTACH_WAIT: Duration = Duration::from_secs(1);
 /// When a rejected spoke may come again, unless the reason will not go away by itself.
 const RETRY_SOON: Duration = Duration::from_secs(5);
+/// The earliest of a crowd comes again then.
+const RETRY_CROWD: Duration = Duration::from_secs(1);
 /// A foreign identity will be foreign tomorrow: often enough to notice that somebody has mended it.
 const RETRY_LATE: Duration = Duration::from_secs(60);
-/// How far a reconnecting fleet is spread when a hub stops.
-const SHUTDOWN_SPREAD: Duration = Duration::from_secs(3);
+/// How far those are spread who are sent away when a hub stops, for each thousand of them: other hubs let 400 a second in.
+const SHUTDOWN_SPREAD: Duration = Duration::from_millis(2_500);
 
 /// The service. Cheap to clone.
 #[derive(Clone)]
@@ -69,6 +73,7 @@ struct Inner {
     registry: Arc<Registry>,
     board: Arc<Board>,
     hub_id: String,
+    admission: Admission,
     attaches: tokio::sync::Semaphore,
     tasks: TaskTracker,
 }
@@ -85,14 +90,25 @@ impl Link {
         hub_id: String,
     ) -> Self {
         let attaches = tokio::sync::Semaphore::new(ATTACHES_MAX);
-        Self { inner: Arc::new(Inner { pool, ingest, wake, registry, board, hub_id, attaches, tasks: TaskTracker::new() }) }
+        let (admission, tasks) = (Admission::default(), TaskTracker::new());
+        Self { inner: Arc::new(Inner { pool, ingest, wake, registry, board, hub_id, admission, attaches, tasks }) }
+    }
+
+    /// The same with another rate of new sessions. Called before it serves.
+    #[must_use]
+    pub fn admitting(mut self, admission: Admission) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.admission = admission;
+        }
+        self
     }
 
     /// Sends everyone away and waits until the sessions are closed and noted as such.
     pub async fn shut_down(&self) {
-        for session in self.inner.registry.all() {
-            let after = pulse::jitter(SHUTDOWN_SPREAD);
-            let reconnect_after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+        let sessions = self.inner.registry.all();
+        let spread = SHUTDOWN_SPREAD.saturating_mul(u32::try_from(sessions.len() / 1000 + 1).unwrap_or(u32::MAX));
+        for session in sessions {
+            let reconnect_after_ms = u32::try_from(pulse::anywhere(spread).as_millis()).unwrap_or(u32::MAX);
             session.finish("shutdown", Some(Goaway { reconnect_after_ms, reason: "the hub is stopping".into() }));
         }
         self.inner.tasks.close();
@@ -149,8 +165,7 @@ impl Inner {
             let _ = session.offer(Lane::Bulk, Message::Settings(settings));
         }
         if !attached.inventory_known || attached.term_raised {
-            let resync = Resync { snapshot: true, standing_faults: true, open_commands: true };
-            let _ = session.offer(Lane::Control, Message::Resync(resync));
+            let _ = session.offer(Lane::Control, Message::Resync(resync()));
         }
         let pulse = tokio::spawn(pulse::pulse(session.clone(), left));
         up::serve(&self, &session, up).await;
@@ -172,6 +187,9 @@ impl Inner {
         let first = first.message.map(|message| fit::fitted(cluster, kind(&message), message));
         let Some(attach_request::Message::Hello(hello)) = first else { return Err(Refusal::NoHello) };
         let hello = Hello::read(hello, cluster).map_err(Refusal::Hello)?;
+        if !self.admission.admit(tokio::time::Instant::now()) {
+            return Err(Refusal::Busy);
+        }
         let slot = tokio::time::timeout(ATTACH_WAIT, self.attaches.acquire());
         let Ok(Ok(_slot)) = slot.await else { return Err(Refusal::Busy) };
         let mut tx = self.pool.begin().await.map_err(|error| Refusal::Database(error.to_string()))?;
@@ -276,16 +294,18 @@ impl Refusal {
             Self::Hello(hello::Error::Field { .. } | hello::Error::Id(_)) => (RejectCode::Upgrade, RETRY_LATE, "invalid"),
             Self::Quarantined { .. } => (RejectCode::Quarantined, RETRY_LATE, "quarantined"),
             Self::Revoked => (RejectCode::Revoked, RETRY_LATE, "revoked"),
-            Self::Busy => (RejectCode::Busy, RETRY_SOON, "busy"),
+            Self::Busy => (RejectCode::Busy, RETRY_CROWD, "busy"),
             Self::Database(_) => (RejectCode::Busy, RETRY_SOON, "database"),
         };
+        // A crowd must not come back as one.
+        let retry = if matches!(self, Self::Busy) { retry + pulse::anywhere(admission::SPREAD) } else { pulse::jitter(retry) };
         metrics::ATTACHES.inc([outcome]);
         let detail = if let Self::Database(error) = self { error.as_str() } else { "" };
         tracing::warn!(cluster.id = %cluster, error = %self, detail, "replica rejected");
         let reject = Reject {
             code: code.into(),
             reason: self.to_string(),
-            retry_after_ms: u32::try_from(pulse::jitter(retry).as_millis()).unwrap_or(u32::MAX),
+            retry_after_ms: u32::try_from(retry.as_millis()).unwrap_or(u32::MAX),
         };
         // A stream that nobody reads any more needs no reason.
         let _ = lanes.offer(Lane::Control, Message::Reject(reject));
@@ -307,6 +327,11 @@ const fn kind(message: &attach_request::Message) -> &'static str {
         Up::SettingsAck(_) => "settings_ack",
         Up::Heartbeat(_) => "heartbeat",
     }
+}
+
+/// Asks for all that a cluster has.
+const fn resync() -> Resync {
+    Resync { snapshot: true, standing_faults: true, open_commands: true }
 }
 
 /// A session's word that it cannot go on and had better not come again soon.

@@ -194,7 +194,7 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     let touched: Vec<String> = changed.iter().chain(&gone).cloned().collect();
     let concern = nodes_of_concern(&mut tx, cluster, &touched).await?;
     judgements_ask(&mut tx, &concern, "cluster state").await?;
-    let mut entries = regression(&mut tx, cluster).await?;
+    let mut entries = regression(&mut tx, cluster, head.adopting).await?;
     if change.whole || !gone.is_empty() {
         entries.push(entry(cluster, &state, rows.len(), &gone));
     }
@@ -207,10 +207,15 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
 }
 
 /// A node that carries a higher plan revision than this database ever gave out proves that commits were lost: the epoch of
-/// the database rises, and what the cluster shows is taken over.
-async fn regression(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Vec<Entry>, Error> {
+/// the database rises, and what the cluster shows is taken over. When the epoch rose since this cluster was taken over last
+/// the loss is known: raising it again for each cluster would have the whole fleet taken over as often as it has clusters.
+async fn regression(conn: &mut PgConnection, cluster: &ClusterId, adopting: bool) -> Result<Vec<Entry>, Error> {
     let nodes = plan_revs_adopt(conn, cluster).await?;
     if nodes == 0 {
+        return Ok(Vec::new());
+    }
+    if adopting {
+        tracing::warn!(cluster.id = %cluster, nodes, "plan revisions that were lost with the database's commits are taken over");
         return Ok(Vec::new());
     }
     let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");

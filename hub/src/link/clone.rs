@@ -13,8 +13,7 @@ pub const TURNS_MAX: usize = 3;
 /// Whether boot ids that took over from each other, in order and each with its moment, alternate too often.
 #[must_use]
 pub fn alternates(boots: &[(String, Timestamp)], now: Timestamp) -> bool {
-    let recent: Vec<&str> =
-        boots.iter().filter(|(_, at)| now.since(*at) <= TURNS_WITHIN).map(|(boot, _)| boot.as_str()).collect();
+    let recent: Vec<&str> = boots.iter().filter(|(_, at)| now.since(*at) <= TURNS_WITHIN).map(|(boot, _)| boot.as_str()).collect();
     let came_back = |at: &usize| recent[..*at].contains(&recent[*at]);
     // The first change of each pair is a restart as far as anybody can tell, and a turn if the other comes back.
     let returns = (1..recent.len()).filter(came_back).count();

@@ -1,17 +1,19 @@
 //! Keeps what people and the alarm have said of identities in force here: reads the deny list and the quarantines, and cuts
-//! the streams that they cover. The poll is the truth; a ring on the way makes it faster. While the database is away what
+//! the streams that they cover. Where the epoch of the database has risen, asks every cluster for all that it has, since
+//! nothing is issued to one before that is there. The poll is the truth; a ring on the way makes it faster. While the database is away what
 //! was read last stays in force.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use gpuheal_proto::link::v1::attach_response::Message;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use super::{goaway_long, registry::Registry};
+use super::{goaway_long, lanes::Lane, registry::Registry};
 use crate::{
     identity::denied::DenyList,
     metrics,
-    store::{self, Labelled as _, quarantine, revocation},
+    store::{self, Labelled as _, quarantine, revocation, session},
     wake::Wake,
 };
 
@@ -29,8 +31,9 @@ pub(super) struct Guard {
 impl Guard {
     /// Looks until told to stop.
     pub(super) async fn run(self, stop: CancellationToken) {
+        let mut term = None;
         loop {
-            if let Err(error) = self.round().await {
+            if let Err(error) = self.round(&mut term).await {
                 metrics::STAGE_FAILURES.inc(["guard"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "revocations could not be read, what was read last stays in force");
             }
@@ -41,11 +44,15 @@ impl Guard {
         }
     }
 
-    async fn round(&self) -> Result<(), store::Error> {
+    async fn round(&self, term: &mut Option<u64>) -> Result<(), store::Error> {
         let mut conn = self.pool.acquire().await.label("guard.connect")?;
         let denials = revocation::denials(&mut conn).await?;
         let quarantined: BTreeSet<String> = quarantine::quarantines(&mut conn).await?.into_iter().collect();
+        let now = session::hub_term(&mut conn).await?;
         drop(conn);
+        if term.replace(now).is_some_and(|before| before < now) {
+            self.resync(now);
+        }
         metrics::QUARANTINED.set(i64::try_from(quarantined.len()).unwrap_or(i64::MAX));
         self.denied.set(denials);
         for session in self.registry.all() {
@@ -56,5 +63,19 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Sessions that attach from now on are asked as they attach.
+    fn resync(&self, term: u64) {
+        let sessions = self.registry.all();
+        tracing::warn!(
+            hub.term = term,
+            sessions = sessions.len(),
+            "the database's epoch has risen: every cluster is asked for all that it has"
+        );
+        for session in sessions {
+            // A lane without room belongs to a spoke that does not read: its session will not last, and the next one asks.
+            let _ = session.offer(Lane::Control, Message::Resync(super::resync()));
+        }
     }
 }

@@ -236,8 +236,7 @@ mod tests {
         let end = CancellationToken::new();
         let (lanes, down) = lanes(&end);
         std::mem::forget(down);
-        let owner =
-            Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
+        let owner = Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
         let certificate = Certificate { serial: Serial::from_bytes(&[1]), not_before: Timestamp::EPOCH };
         let session = Session::new(owner, certificate, lanes, end);
         session.set_lease(lease);

@@ -30,8 +30,9 @@ pub struct StateHead {
     pub lease_transitions: u64,
     /// Number under that leadership.
     pub seq: u64,
-    /// Whether a whole snapshot ever came.
-    pub whole: bool,
+    /// The epoch of the database was raised since the last whole snapshot came, or, when none ever came, since the cluster
+    /// was first seen: what the cluster shows now is still to be taken over.
+    pub adopting: bool,
 }
 
 /// Reads and locks how far a cluster's state has been taken.
@@ -39,14 +40,15 @@ pub struct StateHead {
 /// # Errors
 /// When the database fails.
 pub async fn state_head_lock(conn: &mut PgConnection, cluster: &ClusterId) -> Result<StateHead, Error> {
-    let (lease, seq, whole): (i64, i64, bool) = sqlx::query_as(
-        "SELECT state_lease_transitions, state_seq, snapshot_at IS NOT NULL FROM clusters WHERE cluster_id = $1 FOR UPDATE",
+    let (lease, seq, adopting): (i64, i64, bool) = sqlx::query_as(
+        "SELECT state_lease_transitions, state_seq, COALESCE(snapshot_at, created_at) <= (SELECT raised_at FROM hub_state)
+         FROM clusters WHERE cluster_id = $1 FOR UPDATE",
     )
     .bind(cluster.as_str())
     .fetch_one(conn)
     .await
     .label("cluster.state_head")?;
-    Ok(StateHead { lease_transitions: super::natural(lease), seq: super::natural(seq), whole })
+    Ok(StateHead { lease_transitions: super::natural(lease), seq: super::natural(seq), adopting })
 }
 
 /// What a state message says of the cluster itself.

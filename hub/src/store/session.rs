@@ -5,6 +5,7 @@ use gpuheal_proto::{
     ids::{ClusterId, ReplicaId},
     time::Timestamp,
 };
+use serde_json::json;
 use sqlx::{PgConnection, types::Json};
 
 use super::{
@@ -15,6 +16,7 @@ use super::{
     revocation, signed,
 };
 use crate::{
+    audit::{self, Entry, Kind, chain_of},
     identity::denied::Certificate,
     link::{clone, hello::Hello},
 };
@@ -30,7 +32,7 @@ pub struct Attached {
     pub acked: Vec<(String, u64)>,
     /// The database's clock.
     pub now: Timestamp,
-    /// A whole snapshot of the cluster was taken before.
+    /// A whole snapshot of the cluster was taken, under this epoch of the database.
     pub inventory_known: bool,
     /// The epoch was raised, because this cluster has seen a later database than this one.
     pub term_raised: bool,
@@ -71,7 +73,7 @@ pub async fn session_attach(
         "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
          ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
              spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
-         RETURNING kube_system_uid, snapshot_at IS NOT NULL",
+         RETURNING kube_system_uid, COALESCE(snapshot_at > (SELECT raised_at FROM hub_state), false)",
     )
     .bind(hello.cluster.as_str())
     .bind(&hello.kube_system_uid)
@@ -102,8 +104,15 @@ pub async fn session_attach(
         return Ok(Err(Refused::Quarantined { alarm, detail }));
     }
     let acked = acked(conn, hello).await?;
-    let (hub_term, term_raised) = term(conn, hello).await?;
-    Ok(Ok(Attached { generation: owned.generation, hub_term, acked, now: owned.at, inventory_known, term_raised }))
+    let (hub_term, term_raised) = term(conn, hello, now).await?;
+    Ok(Ok(Attached {
+        generation: owned.generation,
+        hub_term,
+        acked,
+        now: owned.at,
+        inventory_known: inventory_known && !term_raised,
+        term_raised,
+    }))
 }
 
 /// A stream that now is ours.
@@ -176,28 +185,46 @@ pub async fn sessions_fence(conn: &mut PgConnection, cluster: &ClusterId) -> Res
 }
 
 /// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:
-/// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours.
-async fn term(conn: &mut PgConnection, hello: &Hello) -> Result<(u64, bool), Error> {
+/// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours. A cluster that
+/// has not seen the present epoch yet lost its commands before it began: its count alone is taken over.
+async fn term(conn: &mut PgConnection, hello: &Hello, now: Timestamp) -> Result<(u64, bool), Error> {
     let (term, cmd_seq): (i64, i64) =
         sqlx::query_as("SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0) FROM hub_state")
             .bind(hello.cluster.as_str())
             .fetch_one(&mut *conn)
             .await
             .label("session.term")?;
-    if natural(term) >= hello.hub_term_seen && natural(cmd_seq) >= hello.cmd_seq_seen {
+    let lost = natural(cmd_seq) < hello.cmd_seq_seen;
+    if lost {
+        cmd_seq_adopt(conn, hello).await?;
+    }
+    if natural(term) > hello.hub_term_seen || (natural(term) == hello.hub_term_seen && !lost) {
         return Ok((natural(term), false));
     }
+    let reason = format!(
+        "cluster {} has seen term {} and command {}, this database has {term} and {cmd_seq}",
+        hello.cluster, hello.hub_term_seen, hello.cmd_seq_seen
+    );
     let raised: i64 = sqlx::query_scalar(
         "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
     )
     .bind(signed(hello.hub_term_seen))
-    .bind(format!(
-        "cluster {} has seen term {} and command {}, this database has {term} and {cmd_seq}",
-        hello.cluster, hello.hub_term_seen, hello.cmd_seq_seen
-    ))
+    .bind(&reason)
     .fetch_one(&mut *conn)
     .await
     .label("session.term_raise")?;
+    let entry = Entry {
+        kind: Kind::TermRaised,
+        actor: "hub/link".to_owned(),
+        subject: format!("cluster/{}", hello.cluster),
+        incident: None,
+        body: json!({"term": raised, "reason": reason}),
+    };
+    audit::append(conn, chain_of(&hello.cluster), &[entry], now).await?;
+    Ok((natural(raised), true))
+}
+
+async fn cmd_seq_adopt(conn: &mut PgConnection, hello: &Hello) -> Result<(), Error> {
     sqlx::query(
         "INSERT INTO command_counters (cluster_id, cmd_seq) VALUES ($1, $2)
          ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = GREATEST(command_counters.cmd_seq, EXCLUDED.cmd_seq)",
@@ -207,7 +234,16 @@ async fn term(conn: &mut PgConnection, hello: &Hello) -> Result<(u64, bool), Err
     .execute(conn)
     .await
     .label("session.cmd_seq_adopt")?;
-    Ok((natural(raised), true))
+    Ok(())
+}
+
+/// The database's epoch.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
+    let term: i64 = sqlx::query_scalar("SELECT hub_term FROM hub_state").fetch_one(conn).await.label("hub_state.term")?;
+    Ok(natural(term))
 }
 
 /// Notes that a session proves leadership, or no longer does. False: it was taken over.

@@ -34,6 +34,8 @@ pub struct Surroundings {
     cluster: Cluster,
     as_of: Timestamp,
     breaker: Duration,
+    /// What other clusters may have out that this database does not know of.
+    adopting: u32,
 }
 
 impl Surroundings {
@@ -50,12 +52,17 @@ impl Surroundings {
             stored.unwrap_or_else(|| rate.full(now))
         };
         let rates = &policy.settings.rates;
+        // The epoch has risen, and they have not shown since what they have: each counts at its full budget.
+        let theirs = row.adopting_nodes.unwrap_or_default().into_iter().zip(row.adopting_out.unwrap_or_default());
+        let unknown =
+            |(nodes, out): (i64, i32)| policy.settings.budgets.cluster.allowed(count(nodes)).saturating_sub(count(out.into()));
+        let adopting = theirs.map(unknown).fold(0, u32::saturating_add);
         let shared = Cluster {
             id: cluster.clone(),
             gpu_nodes: count(row.gpu_nodes),
             out: count(row.out.into()),
             fleet_gpu_nodes: count(row.fleet_gpu_nodes),
-            fleet_out: count(row.fleet_out.into()),
+            fleet_out: count(row.fleet_out.into()).saturating_add(adopting),
             rate: rate(rates.cluster, row.tokens, row.filled_at),
             fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
             narrowing,
@@ -64,13 +71,13 @@ impl Surroundings {
             newly_suspect: 0,
         };
         let as_of = row.state_as_of.map_or(Timestamp::EPOCH, from_db);
-        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window }
+        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window, adopting }
     }
 
     /// Takes over what the guards say under their lock.
     pub const fn guarded(&mut self, guards: &Guards) {
         self.cluster.out = guards.out;
-        self.cluster.fleet_out = guards.fleet_out;
+        self.cluster.fleet_out = guards.fleet_out.saturating_add(self.adopting);
         self.cluster.rate = guards.rate;
         self.cluster.fleet_rate = guards.fleet_rate;
     }
@@ -112,15 +119,20 @@ impl Told {
 /// When the database fails or a row cannot be read.
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
-        "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.snapshot_at, h.stop_reason, \
+        "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, h.stop_reason, \
+         CASE WHEN c.snapshot_at > h.raised_at THEN c.snapshot_at END AS snapshot_at, \
          (SELECT count(*) FROM nodes n WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
          (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
-         s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
+         w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
          FROM hub_state h LEFT JOIN clusters c ON c.cluster_id = $1 \
          LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
+         LEFT JOIN LATERAL (SELECT array_agg(k.gpu_nodes) AS adopting_nodes, array_agg(k.out) AS adopting_out FROM \
+             (SELECT (SELECT count(*) FROM nodes n WHERE n.cluster_id = o.cluster_id AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
+                     COALESCE((SELECT b.out FROM budgets b WHERE b.cluster_id = o.cluster_id AND b.scope = 'cluster'), 0) AS out \
+              FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_at <= h.raised_at) k) w ON true \
          LEFT JOIN LATERAL (SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1) p ON true",
     )
     .bind(cluster.as_str())

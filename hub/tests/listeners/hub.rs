@@ -6,7 +6,7 @@ use gpuheal_ctl::pki::{Authority, Issued, Leaf};
 use gpuheal_hub::{
     clock, fleet,
     ingest::Ingest,
-    link::{self, Board, Link, Registry},
+    link::{self, Admission, Board, Link, Registry},
     sign::{Key, Signer},
     tls,
     wake::Wake,
@@ -71,18 +71,32 @@ impl Hub {
         // Nobody listens there: whoever gets as far as the database is told that it is away.
         let away =
             PgPoolOptions::new().acquire_timeout(Duration::from_millis(200)).connect_lazy("postgres://127.0.0.1:1/none").unwrap();
-        Self::start_over(authority, client_cas, away).await
+        Self::start_over(authority, client_cas, away, Admission::default()).await
     }
 
     /// With a database of its own, to which it and its tests have as many connections as a small hub.
     pub(crate) async fn start_with_database() -> Self {
+        Self::start_admitting(Admission::default()).await
+    }
+
+    /// One that lets so many in.
+    pub(crate) async fn start_admitting(admission: Admission) -> Self {
         let pool = PgPoolOptions::new().max_connections(8).connect(&testpg::database().await).await.unwrap();
         let authority = authority();
         let own = authority.cert_pem().to_owned();
-        Self::start_over(authority, &[&own], pool).await
+        Self::start_over(authority, &[&own], pool, admission).await
     }
 
-    async fn start_over(authority: Authority, client_cas: &[&str], pool: PgPool) -> Self {
+    /// Another hub on the same database, with connections, identity and keys of its own.
+    pub(crate) async fn start_beside(&self) -> Self {
+        let options = (*self.pool.connect_options()).clone();
+        let pool = PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        let authority = authority();
+        let own = authority.cert_pem().to_owned();
+        Self::start_over(authority, &[&own], pool, Admission::default()).await
+    }
+
+    async fn start_over(authority: Authority, client_cas: &[&str], pool: PgPool, admission: Admission) -> Self {
         let dir = tempfile::tempdir().unwrap();
         write_identity(dir.path(), &authority, client_cas);
         let identity = tls::Identity::open(dir.path().to_owned()).unwrap();
@@ -90,7 +104,8 @@ impl Hub {
         let (ingest, _committer) = Ingest::start(pool.clone(), wake.clone(), stop.clone());
         let signer = Arc::new(Signer::new(signing_key(dir.path()), 1));
         let board = Arc::new(Board::new(signer.clone(), registry.clone()));
-        let service = Link::new(pool.clone(), ingest, wake.clone(), registry.clone(), board, "hub-test".into());
+        let service = Link::new(pool.clone(), ingest, wake.clone(), registry.clone(), board, uuid::Uuid::new_v4().to_string())
+            .admitting(admission);
         let (on_link, on_fleet) =
             (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let (link, fleet) = (on_link.local_addr().unwrap(), on_fleet.local_addr().unwrap());

@@ -58,6 +58,7 @@ async fn two_processes_that_take_turns_as_one_replica_are_both_kept_out_until_a_
     assert_eq!(kinds(&hub).await, ["clone_quarantined", "quarantine_cleared"]);
 }
 
+/// Failure table, row 26.
 #[tokio::test]
 async fn a_certificate_shown_by_another_cluster_keeps_both_out() {
     let hub = Hub::start_with_database().await;
@@ -99,9 +100,7 @@ async fn a_quarantined_cluster_is_sent_no_command_even_by_a_hub_that_has_not_hea
 async fn a_revoked_certificates_stream_is_cut_and_another_certificate_of_the_same_cluster_goes_on() {
     let hub = Hub::start_with_database().await;
     let (bad, good) = (hub.spoke("alpha"), hub.spoke("alpha"));
-    let attach = async |with, replica| {
-        Replica::attach_over(hub.channel(hub.link, Some(with)), hello("alpha", replica, None)).await
-    };
+    let attach = async |with, replica| Replica::attach_over(hub.channel(hub.link, Some(with)), hello("alpha", replica, None)).await;
     let mut leaked = attach(&bad, "r0").await.unwrap().unwrap_or_else(|r| panic!("{r:?}")).0;
     let mut kept = attach(&good, "r1").await.unwrap().unwrap_or_else(|r| panic!("{r:?}")).0;
     let what = Revoke::Serials(BTreeSet::from([serial(&bad.cert_pem)]));

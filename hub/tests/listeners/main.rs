@@ -11,5 +11,6 @@ mod services;
 mod sessions;
 mod sources;
 mod transport;
+mod two_hubs;
 mod verdicts;
 mod zero_bytes;

@@ -10,7 +10,7 @@ use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
-use super::world::{World, batch, cluster, xid79};
+use super::world::{HEAL, World, batch, cluster, node, xid79};
 
 /// A stage that judges at once, over the world's database.
 fn judging(world: &World) -> Ingest {
@@ -84,4 +84,30 @@ async fn eight_hubs_that_take_and_judge_at_once_command_each_node_once_and_keep_
     );
     let (out, holds) = (world.text("SELECT out FROM budgets WHERE kind = 'cluster'").await, world.count("holds").await);
     assert_eq!(out, holds.to_string());
+}
+
+#[tokio::test]
+async fn eight_hubs_that_judge_two_clusters_at_once_never_overspend_the_budget_of_either_or_of_the_fleet() {
+    let (world, c1, c2) = (World::healing(20).await, cluster("c1"), cluster("c2"));
+    world.snapshot(&c2, (0..20).map(node).collect()).await;
+    // Of 40 nodes 4, of 20 each 3: the fleet's binds, and neither cluster may take all of it.
+    let tight =
+        HEAL.replace("fleet: {percent: 100}", "fleet: {percent: 10}").replace("cluster: {percent: 100}", "cluster: {percent: 15}");
+    world.policy(&tight).await;
+    let hubs: Vec<Ingest> = (0..8).map(|_| judging(&world)).collect();
+    let streams: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    let taken = (0..40).map(|n| take(&hubs[n % 8], if n % 2 == 0 { &c1 } else { &c2 }, &streams[n], (n / 2) as u32));
+    for ack in futures::future::join_all(taken).await {
+        assert_eq!(ack.persisted_upto, 1);
+    }
+    // What lost a race is judged again, by several at once.
+    world.run("UPDATE judgements SET due_at = clock_timestamp()").await;
+    let again = (0..8).map(|_| world.decide());
+    futures::future::join_all(again).await;
+    assert_eq!(world.count("holds").await, 4, "all of the fleet's budget, and no more");
+    assert_eq!(world.text("SELECT out FROM budgets WHERE kind = 'fleet'").await, "4");
+    let over = "SELECT cluster_id FROM budgets WHERE kind = 'cluster' AND out > 3 OR out < 0";
+    assert_eq!(world.lines(over).await, Vec::<String>::new());
+    let commanded = "SELECT count(DISTINCT (cluster_id, node_uid))::text FROM commands WHERE action <> 'notify'";
+    assert_eq!(world.text(commanded).await, "4", "nobody was commanded without a hold");
 }

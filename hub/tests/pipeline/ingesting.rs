@@ -21,6 +21,7 @@ async fn the_same_fault_a_thousand_times_is_one_row_and_asks_for_one_judgement()
     assert_eq!(world.text("SELECT asked_at FROM judgements").await, asked, "a repeat asks for nothing");
 }
 
+/// Failure table, row 4.
 #[tokio::test]
 async fn a_batch_that_comes_again_is_dropped_and_acked_again() {
     let (world, c1) = (World::new().await, cluster("c1"));
@@ -89,6 +90,7 @@ async fn witnesses_of_both_replicas_meet_in_one_fault() {
     );
 }
 
+/// Failure table, row 37.
 #[tokio::test]
 async fn two_hubs_that_take_the_same_fault_at_once_store_it_once() {
     let (one, c1) = (World::new().await, cluster("c1"));
@@ -206,5 +208,9 @@ async fn a_plan_revision_that_was_never_given_out_raises_the_term_and_is_taken_o
     assert_eq!(world.count("audit_entries WHERE kind = 'term_raised'").await, 1);
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     world.decide().await;
-    assert_eq!(world.lines("SELECT plan_rev || ' ' || hub_term FROM commands").await, ["8 2"]);
+    assert_eq!(world.count("commands WHERE action <> 'notify'").await, 0, "nothing is done before the cluster has shown all that it has");
+    world.snapshot(&c1, vec![node(0), ahead.clone(), node(2)]).await;
+    world.run("UPDATE judgements SET due_at = clock_timestamp() WHERE node_uid = 'uid-1'").await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT hub_term::text FROM commands WHERE action <> 'notify' AND plan_rev > 7").await, ["2"]);
 }
