@@ -62,6 +62,16 @@ pub struct Run {
     /// Label selector of DCGM exporter pods.
     #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = "app=nvidia-dcgm-exporter")]
     pub exporter_selector: String,
+    /// Label selector of device plugin pods, whose start takes allocatable down for a while. May be repeated; by environment,
+    /// several are separated by semicolons.
+    #[arg(
+        long = "device-plugin-selector",
+        env = "GPUHEAL_DEVICE_PLUGIN_SELECTORS",
+        value_name = "SELECTOR",
+        value_delimiter = ';',
+        default_values = ["app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin", "k8s-app=nvidia-gpu-device-plugin"]
+    )]
+    pub device_plugin_selectors: Vec<String>,
     /// Port of an exporter pod that declares none.
     #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = 9400)]
     pub exporter_port: u16,

@@ -37,7 +37,7 @@ use crate::{
     metrics::{self, Metrics},
     ports::{Attachment, FaultView, Leadership, Standing},
     settings::Settings,
-    watch::{Nodes, Touched},
+    watch::{Nodes, Plugins, Touched},
 };
 
 use again::Again;
@@ -68,6 +68,8 @@ pub struct Deps {
     pub nodes: Nodes,
     /// Exporter pods, by which an alert may name its node.
     pub exporters: Store<Pod>,
+    /// When device plugins started.
+    pub plugins: Arc<Plugins>,
     /// Gets nodes whose GPUs changed.
     pub touched: Arc<Touched>,
     /// Counters.
@@ -294,7 +296,7 @@ impl Derive {
             return;
         }
         let named = [node.uid.clone()].into();
-        let parts = nodes::Parts::of(&object);
+        let parts = nodes::Parts::of(&object, self.deps.plugins.started_at(name));
         // A journal that refuses has said so; the node is looked at again.
         let _ = self.take(&named, false, |held| held.take_node(&parts.view(&node), settings, now)).await;
     }

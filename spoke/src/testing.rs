@@ -17,7 +17,7 @@ use crate::{
     metrics::Metrics,
     ports::{Attachment, Leadership},
     settings::Settings,
-    watch::{self as cluster, Heard, Listed, Nodes, Touched},
+    watch::{self as cluster, Heard, Listed, Nodes, Plugins, Touched},
 };
 
 /// A cluster, filled by hand.
@@ -26,6 +26,7 @@ pub(crate) struct TestCluster {
     pods_writer: Writer<Pod>,
     exporters_writer: Writer<Pod>,
     pub(crate) nodes: Nodes,
+    pub(crate) plugins: Arc<Plugins>,
     pub(crate) derive: Arc<Derive>,
     pub(crate) journal: Journal,
     pub(crate) settings: Arc<Settings>,
@@ -62,13 +63,14 @@ impl TestCluster {
         }
         let (settings, metrics, touched) = (Settings::new(), Metrics::new(), Touched::new());
         let (listed_tx, listed) = watch::channel(Listed { nodes: true, pods: true });
-        let nodes = Nodes::new(nodes, pods, changes, listed);
+        let (nodes, plugins) = (Nodes::new(nodes, pods, changes, listed), Plugins::new());
         let deps = derive::Deps {
             cluster: ClusterId::parse("c1").expect("a good id"),
             journal: journal.clone(),
             settings: Arc::clone(&settings),
             nodes: nodes.clone(),
             exporters,
+            plugins: Arc::clone(&plugins),
             touched: Arc::clone(&touched),
             metrics: Arc::clone(&metrics),
             leadership: leading,
@@ -81,6 +83,7 @@ impl TestCluster {
             pods_writer,
             exporters_writer,
             nodes,
+            plugins,
             derive,
             journal,
             settings,

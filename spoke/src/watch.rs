@@ -1,9 +1,11 @@
-//! The spoke's view of its cluster: nodes, GPU pods, exporter pods and the owner's ConfigMap, watched and kept small.
+//! The spoke's view of its cluster: nodes, GPU pods, pods of exporters and device plugins, and the owner's ConfigMap, watched
+//! and kept small.
 //! Reads only; who acts reads the object again. A watch that breaks backs off and lists again, and tells how old its
 //! news is: silence of a watch is not news that nothing happened.
 
 mod follow;
 mod heard;
+mod plugins;
 mod touched;
 mod trim;
 
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{metrics::Metrics, ports::LocalConfig};
 
 pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
+pub use plugins::Plugins;
 pub use touched::Touched;
 pub use trim::{UNSCHEDULABLE_FIELD, gpu_count, holds_gpu};
 
@@ -113,6 +116,8 @@ pub struct Config {
     pub namespace: String,
     /// Label selector of exporter pods.
     pub exporter_selector: String,
+    /// Label selectors of device plugin pods; one watch each.
+    pub plugin_selectors: Vec<String>,
     /// A list from scratch this often.
     pub resync: Duration,
 }
@@ -126,6 +131,8 @@ pub struct Views {
     pub exporters: Store<Pod>,
     /// Bumped at each event of an exporter pod.
     pub exporter_changes: watch::Receiver<u64>,
+    /// When device plugins started.
+    pub plugins: Arc<Plugins>,
     /// The owner's ConfigMap; nothing until it was read once.
     pub config: watch::Receiver<Option<LocalConfig>>,
     /// How old the news of each watch is.
@@ -199,12 +206,30 @@ pub fn spawn(
         labels: Some(config.exporter_selector.clone()),
         fields: None,
         writer,
-        trim: trim::exporter_pod,
+        trim: trim::service_pod,
         seen: Box::new(move |_| exporter_changed.send_modify(|n| *n += 1)),
         resync,
         shared: shared.clone(),
     };
     tokio::spawn(follow.run());
+
+    let plugins = Plugins::new();
+    for selector in &config.plugin_selectors {
+        let (_, writer) = reflector::store();
+        let starts = Arc::clone(&plugins);
+        let follow = follow::Follow {
+            kind: "device plugin pod",
+            api: Api::<Pod>::all(client.clone()),
+            labels: Some(selector.clone()),
+            fields: None,
+            writer,
+            trim: trim::service_pod,
+            seen: Box::new(move |event| starts.see(event)),
+            resync,
+            shared: shared.clone(),
+        };
+        tokio::spawn(follow.run());
+    }
 
     let (config_map, writer) = reflector::store::<ConfigMap>();
     let done = |event: &watcher::Event<ConfigMap>| !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
@@ -225,7 +250,7 @@ pub fn spawn(
         shared,
     };
     tokio::spawn(follow.run());
-    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, config: config_rx, heard }
+    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, plugins, config: config_rx, heard }
 }
 
 fn local_config(map: Option<&ConfigMap>) -> LocalConfig {

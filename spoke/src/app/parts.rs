@@ -72,7 +72,12 @@ impl Parts {
         let (touched, seen_nodes) = (Touched::new(), Touched::new());
         let views = cluster::spawn(
             &clients.read,
-            &cluster::Config { namespace: run.namespace.clone(), exporter_selector: run.exporter_selector.clone(), resync: RESYNC },
+            &cluster::Config {
+                namespace: run.namespace.clone(),
+                exporter_selector: run.exporter_selector.clone(),
+                plugin_selectors: run.device_plugin_selectors.clone(),
+                resync: RESYNC,
+            },
             vec![Arc::clone(&touched), Arc::clone(&seen_nodes)],
             &metrics,
             &sources.cancel,
@@ -95,6 +100,7 @@ impl Parts {
                 settings: Arc::clone(&settings),
                 nodes: views.nodes.clone(),
                 exporters: views.exporters.clone(),
+                plugins: Arc::clone(&views.plugins),
                 touched: Arc::clone(&touched),
                 metrics: Arc::clone(&metrics),
                 leadership: leadership.clone(),

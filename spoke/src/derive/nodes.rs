@@ -9,6 +9,7 @@ use std::{
 use gpuheal_proto::{
     fault::NodeRef,
     ids::{NodeName, NodeUid},
+    time::Timestamp,
 };
 use gpuheal_spoke_core::{
     derive,
@@ -39,10 +40,11 @@ pub(super) fn node_ref(node: &Node) -> Option<NodeRef> {
 pub(super) struct Parts<'a> {
     conditions: Vec<Condition<'a>>,
     offers: Vec<Offer>,
+    plugin_started_at: Option<Timestamp>,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn of(node: &'a Node) -> Self {
+    pub(super) fn of(node: &'a Node, plugin_started_at: Option<Timestamp>) -> Self {
         let status = node.status.as_ref();
         let all = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
         let conditions = all.map(|condition| Condition {
@@ -56,11 +58,11 @@ impl<'a> Parts<'a> {
         };
         let capacity = texts(status.and_then(|status| status.capacity.as_ref()));
         let allocatable = texts(status.and_then(|status| status.allocatable.as_ref()));
-        Self { conditions: conditions.collect(), offers: allocatable::offers(&capacity, &allocatable) }
+        Self { conditions: conditions.collect(), offers: allocatable::offers(&capacity, &allocatable), plugin_started_at }
     }
 
     pub(super) fn view<'b>(&'b self, node: &'b NodeRef) -> derive::NodeView<'b> {
-        derive::NodeView { node, conditions: &self.conditions, offers: &self.offers, plugin_started_at: None }
+        derive::NodeView { node, conditions: &self.conditions, offers: &self.offers, plugin_started_at: self.plugin_started_at }
     }
 }
 

@@ -198,6 +198,29 @@ async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_aske
 }
 
 #[tokio::test]
+async fn gpus_that_a_starting_plugin_does_not_offer_yet_are_no_fault_and_later_they_are() {
+    let mut cluster = TestCluster::new().await;
+    let settings = cluster.settings.detect();
+    let at = |seconds| Timestamp::from_unix_ms(1_800_000_000_000).after(Duration::from_secs(seconds));
+    cluster.node("n1", &json!({}));
+    cluster.derive.node("n1", &settings, at(0)).await;
+    cluster.node("n1", &json!({"status": {"allocatable": {"nvidia.com/gpu": "5"}}}));
+    cluster.derive.node("n1", &settings, at(10)).await;
+    // 1,800,000,200 as a date: the plugin starts when its devices have been missing for longer than the debounce.
+    let pod = json!({
+        "metadata": {"name": "plugin", "uid": "uid-plugin"}, "spec": {"nodeName": "n1", "containers": []},
+        "status": {"startTime": "2027-01-15T08:03:20Z"},
+    });
+    cluster.plugins.see(&kube::runtime::watcher::Event::Apply(serde_json::from_value(pod).unwrap()));
+    assert_eq!(cluster.plugins.started_at("n1"), Some(at(200)));
+    cluster.derive.node("n1", &settings, at(210)).await;
+    assert!(cluster.journaled().await.is_empty(), "the plugin started ten seconds ago");
+    cluster.derive.node("n1", &settings, at(200 + settings.allocatable_debounce.as_secs())).await;
+    let faults = cluster.journaled().await;
+    assert_eq!((faults.len(), faults[0].class()), (1, v1::FaultClass::Allocatable), "{faults:?}");
+}
+
+#[tokio::test]
 async fn what_time_alone_found_and_the_journal_refused_is_found_again() {
     let limits = crate::journal::Limits { bytes_max: 64 << 10, ..crate::journal::Limits::default() };
     let mut cluster = TestCluster::with_journal(tempfile::tempdir().unwrap(), limits).await;

@@ -90,8 +90,8 @@ fn container(container: &mut Container) {
     };
 }
 
-/// An exporter pod: where it is and on which port it listens.
-pub(super) fn exporter_pod(pod: &mut Pod) -> bool {
+/// A pod of an exporter or a device plugin: where it is, on which port it listens and since when it runs.
+pub(super) fn service_pod(pod: &mut Pod) -> bool {
     metadata(&mut pod.metadata);
     if let Some(spec) = &mut pod.spec {
         for container in &mut spec.containers {

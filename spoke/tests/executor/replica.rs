@@ -81,6 +81,7 @@ impl Spoke {
         let settings = cluster::Config {
             namespace: w.home.clone(),
             exporter_selector: "app=nvidia-dcgm-exporter".into(),
+            plugin_selectors: Vec::new(),
             resync: Duration::from_secs(3600),
         };
         let views = cluster::spawn(&client, &settings, vec![], &metrics, &stop);
