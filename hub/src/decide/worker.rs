@@ -18,6 +18,7 @@ use crate::{
     store::{
         Labelled as _,
         judgement::{judgement_claim_one, judgement_defer, judgements_claim},
+        pool::answered,
     },
     wake::{POLL, Wake},
 };
@@ -65,8 +66,12 @@ pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
 }
 
 async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<usize, Error> {
-    let mut tx = pool.begin().await.label("decide.begin")?;
-    let Some((cluster, nodes)) = judgements_claim(&mut tx, BATCH).await? else { return Ok(0) };
+    let claimed = answered("decide.claim", async {
+        let mut tx = pool.begin().await.label("decide.begin")?;
+        let claimed = judgements_claim(&mut tx, BATCH).await?;
+        Ok::<_, Error>((tx, claimed))
+    });
+    let (mut tx, Some((cluster, nodes))) = claimed.await? else { return Ok(0) };
     if nodes.len() as u32 == BATCH {
         // There is more: another worker need not wait for its poll.
         wake.ingested.notify_one();
@@ -76,7 +81,7 @@ async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<us
         tx.commit().await.label("decide.commit")?;
         Ok::<_, Error>(issued)
     };
-    match judged.await {
+    match answered("decide.judge", judged).await {
         Ok(issued) => issued.wake(wake),
         Err(error) => {
             tracing::debug!(%error, cluster.id = %cluster, nodes = nodes.len(), "judging together failed, each is tried alone");
@@ -109,10 +114,10 @@ pub(crate) async fn within(
 }
 
 async fn alone(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, cluster: &ClusterId, node: &NodeUid) -> Result<(), Error> {
-    let mut outcome = judge_one(pool, signer, cluster, node).await;
+    let mut outcome = answered("decide.judge", judge_one(pool, signer, cluster, node)).await;
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = judge_one(pool, signer, cluster, node).await,
+            Err(error) if error.transient() => outcome = answered("decide.judge", judge_one(pool, signer, cluster, node)).await,
             Ok(_) | Err(_) => break,
         }
     }

@@ -23,6 +23,7 @@ use crate::{
     store::{
         self, Labelled as _, moment,
         outbox::{self, Sent, Waiting},
+        pool::answered,
     },
 };
 
@@ -75,7 +76,7 @@ impl Noting {
                 tokio::time::sleep(GATHER).await;
             });
             let last = go_on.await.is_none();
-            if let Err(error) = self.flush(pool).await {
+            if let Err(error) = answered("deliver.note", self.flush(pool)).await {
                 metrics::STAGE_FAILURES.inc(["deliver"]);
                 tracing::warn!(error = %chain(&error), "what was sent is not noted yet");
                 self.some.notify_one();

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, Origin, commit};
-use crate::{metrics, sign::Signer, wake::Wake};
+use crate::{metrics, sign::Signer, store::pool::answered, wake::Wake};
 
 /// Faults of one commit: about 10 ms of inserting.
 const FAULTS_MAX: usize = 1000;
@@ -67,14 +67,14 @@ fn gather(first: Submission, waiting: &mut mpsc::Receiver<Submission>) -> Vec<Su
 
 /// Gives back a group of several that failed, for each to be tried alone; one alone is answered with its error.
 async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut group: Vec<Submission>) -> Option<Vec<Submission>> {
-    let mut outcome = commit::commit(pool, &group, signer).await;
+    let mut outcome = answered("ingest.commit", commit::commit(pool, &group, signer)).await;
     if let Err(Error::Decide(error)) = &outcome {
         tracing::debug!(%error, "judging together with taking failed, the workers judge");
-        outcome = commit::commit(pool, &group, None).await;
+        outcome = answered("ingest.commit", commit::commit(pool, &group, None)).await;
     }
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = commit::commit(pool, &group, None).await,
+            Err(error) if error.transient() => outcome = answered("ingest.commit", commit::commit(pool, &group, None)).await,
             Ok(_) | Err(_) => break,
         }
     }

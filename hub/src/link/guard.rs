@@ -13,7 +13,7 @@ use super::{goaway_long, lanes::Lane, registry::Registry};
 use crate::{
     identity::denied::DenyList,
     metrics,
-    store::{self, Labelled as _, quarantine, revocation, session},
+    store::{self, Labelled as _, pool::answered, quarantine, revocation, session},
     wake::Wake,
 };
 
@@ -33,7 +33,7 @@ impl Guard {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut term = None;
         loop {
-            if let Err(error) = self.round(&mut term).await {
+            if let Err(error) = answered("guard.round", self.round(&mut term)).await {
                 metrics::STAGE_FAILURES.inc(["guard"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "revocations could not be read, what was read last stays in force");
             }

@@ -7,7 +7,10 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use super::{goaway, registry::Registry};
-use crate::{metrics, store::session};
+use crate::{
+    metrics,
+    store::{pool::answered, session},
+};
 
 /// How often. Others count a session as gone after a minute.
 const EVERY: Duration = Duration::from_secs(10);
@@ -25,7 +28,7 @@ impl Seen {
     /// Writes until told to stop.
     pub async fn run(self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-            if let Err(error) = self.round().await {
+            if let Err(error) = answered("seen.round", self.round()).await {
                 metrics::STAGE_FAILURES.inc(["flush"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "signs of life were not written");
             }

@@ -19,7 +19,11 @@ use crate::{
     decide, fit,
     ingest::Origin,
     metrics, settle,
-    store::session::{session_lease, settings_ack},
+    store::{
+        self,
+        pool::answered,
+        session::{session_lease, settings_ack},
+    },
 };
 
 /// Errors in an answer to settings.
@@ -97,7 +101,11 @@ async fn work(inner: &Inner, session: &Session, at_work: &AtomicUsize, waiting: 
 async fn one(inner: &Inner, session: &Session, at_work: &AtomicUsize, message: Up) {
     at_work.fetch_add(1, Ordering::Relaxed);
     session.set_busy(true);
-    let outcome = take(inner, session, message).await;
+    // The committer of faults sees to its own connections and tries several times.
+    let outcome = match message {
+        Up::FaultBatch(_) | Up::Gap(_) => take(inner, session, message).await,
+        _ => answered("link.take", take(inner, session, message)).await,
+    };
     if at_work.fetch_sub(1, Ordering::Relaxed) == 1 {
         session.set_busy(false);
     }
@@ -201,6 +209,12 @@ async fn reply(session: &Session, message: Message) -> Result<(), Error> {
 
 fn stage(error: impl std::error::Error) -> Error {
     Error::Stage(crate::chain::chain(&error).to_string())
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        stage(error)
+    }
 }
 
 /// Why a session cannot go on.

@@ -26,6 +26,7 @@ use crate::{
         self, Labelled as _,
         decision::{Told, decisions_told},
         moment,
+        pool::answered,
     },
     wake::POLL,
 };
@@ -57,7 +58,7 @@ impl Verdicts {
     /// Tells until told to stop.
     pub async fn run(mut self, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
-            if let Err(error) = self.round().await {
+            if let Err(error) = answered("verdicts.round", self.round()).await {
                 metrics::STAGE_FAILURES.inc(["verdicts"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "spokes were not told what was decided");
             }

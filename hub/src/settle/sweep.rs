@@ -15,6 +15,7 @@ use crate::{
         Labelled as _,
         judgement::{judgement_lock, judgements_ask},
         moment,
+        pool::answered,
         settle::{Lapsed, command_lapse, commands_lapsed},
     },
     wake::{POLL, Wake},
@@ -26,7 +27,7 @@ const BATCH: i64 = 200;
 /// Sweeps each second until told to stop.
 pub async fn run(pool: PgPool, wake: Arc<Wake>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(POLL)).await.is_some() {
-        match sweep(&pool).await {
+        match answered("settle.sweep", sweep(&pool)).await {
             Ok(0) => {}
             Ok(_) => wake.settled.notify_one(),
             Err(error) => {

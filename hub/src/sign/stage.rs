@@ -15,7 +15,7 @@ use crate::{
     audit::{self, Entry, Kind, chain_of},
     chain::chain,
     metrics,
-    store::{self, Labelled as _, moment, outbox},
+    store::{self, Labelled as _, moment, outbox, pool::answered},
     wake::Wake,
 };
 
@@ -40,7 +40,7 @@ impl Stage {
     pub async fn run(self, stop: CancellationToken) {
         let mut complained = BTreeSet::new();
         loop {
-            let done = match self.round(&mut complained).await {
+            let done = match answered("sign.round", self.round(&mut complained)).await {
                 Ok(done) => done,
                 Err(error) => {
                     metrics::STAGE_FAILURES.inc(["sign"]);
