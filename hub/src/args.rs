@@ -3,7 +3,8 @@
 use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf};
 
 use clap::{
-    Args as ClapArgs, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind, parser::ValueSource,
+    Args as ClapArgs, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
+    parser::ValueSource,
 };
 use gpuheal_proto::ids::ClusterId;
 

@@ -16,6 +16,7 @@ use gpuheal_proto::{
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 
+pub use crate::store::report::{Report, Reported, StepReport};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     metrics,
@@ -26,7 +27,6 @@ use crate::{
         settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, report_put},
     },
 };
-pub use crate::store::report::{Report, Reported, StepReport};
 pub use fold::{Fold, fold};
 pub use sweep::{run, sweep};
 use told::{Ended, Told};

@@ -63,7 +63,9 @@ pub enum Error {
         source: sqlx::Error,
     },
     /// A URL of the database that is none. Nothing of it is told, since it may hold a password.
-    #[error("the database's URL cannot be read; it must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in a password percent-encoded")]
+    #[error(
+        "the database's URL cannot be read; it must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in a password percent-encoded"
+    )]
     Url(#[source] sqlx::Error),
     /// A rule that the schema holds.
     #[error("{what} breaks {constraint}")]
