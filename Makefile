@@ -6,8 +6,9 @@ ARGS ?=
 KUBE ?= sim
 SEEDS ?= 100
 PROFILE ?= dev
+SECONDS ?= 60
 
-.PHONY: help demo test chaos bench kube lint postgres
+.PHONY: help demo test sim chaos bench kube lint postgres fuzz
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,6 +26,10 @@ test: postgres ## run every test, on real Postgres and a real Kubernetes control
 	@cargo build --bins
 	@KUBE=$(KUBE) cargo test --workspace --no-fail-fast
 
+sim: ## simulate the whole system in one thread under SEEDS=100 seeds, with every invariant watched; SEED=7 replays one with its trace
+	@cargo build --release --quiet -p gpuheal-sim
+	@target/release/gpuheal-sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
 chaos: postgres ## kill, stop, cut and put back whatever may fail, and check what is left (ARGS="--seed=7 --minutes=10")
 	@cargo build --bins
 	@target/debug/gpuheal-chaos $(ARGS)
@@ -33,6 +38,9 @@ bench: postgres ## measure against the targets of docs/numbers.md, as a table (K
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
 	@cargo build --release --bins
 	@KUBE=$(KUBE) target/release/gpuheal-bench $(ARGS)
+
+fuzz: ## try broken and hostile input for SECONDS=60 on each target, or on TARGET=name alone; INPUT=file replays one (docs/fuzzing.md)
+	@SECONDS_EACH=$(SECONDS) TARGET=$(TARGET) INPUT=$(INPUT) tests/fuzz/run.sh
 
 kube: ## build the Kubernetes control plane that the tests run (nine minutes the first time)
 	@tests/kube/build.sh

@@ -15,8 +15,7 @@ use gpuheal_proto::{
 use crate::metrics;
 
 /// The message as it may be stored. `kind` is what metrics call it.
-#[must_use]
-pub fn fitted(cluster: &ClusterId, kind: &'static str, mut message: Message) -> Message {
+pub(crate) fn fitted(cluster: &ClusterId, kind: &'static str, mut message: Message) -> Message {
     let texts = message.fit();
     if texts > 0 {
         metrics::TEXTS_MENDED.add([kind], texts as u64);

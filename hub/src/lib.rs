@@ -8,7 +8,7 @@ pub mod audit;
 pub mod clock;
 pub mod decide;
 pub mod deliver;
-pub mod fit;
+mod fit;
 pub mod fleet;
 pub mod http;
 pub mod identity;

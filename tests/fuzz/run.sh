@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes each target for SECONDS_EACH seconds, as many at a time as there are cores, and tells how far each is every ten seconds.
 #   TARGET=name     this one alone, and with INPUT=file that one input alone: how a finding is replayed
-# What was learned stays in target/fuzz/<target>/corpus, so that the next run goes on from there. A finding ends the run: its
+# What was learned stays in target/fuzzing/<target>/corpus, so that the next run goes on from there. A finding ends the run: its
 # input is printed with how to replay it, and belongs into tests/fuzz/found/<target>/, where every test run replays it.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
@@ -17,10 +17,11 @@ TELL_EVERY=10
 
 tests/fuzz/cxx.sh
 export RUSTC_WORKSPACE_WRAPPER="$root/tests/fuzz/instrument.sh"
-# Asked of the whole workspace, so that other packages are built with the features that the usual build has, and shared with it.
-cargo build --quiet --features gpuheal-fuzz/engine --bin gpuheal-fuzz
+cargo build --quiet --profile fuzz --package gpuheal-fuzz --features engine --bin gpuheal-fuzz
 unset RUSTC_WORKSPACE_WRAPPER
-engine="$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/debug/gpuheal-fuzz"
+built=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+engine="$built/fuzz/gpuheal-fuzz"
+work="$built/fuzzing"
 
 known=$("$engine")
 if [ -n "$target" ]; then
@@ -35,7 +36,7 @@ fi
 progress() { grep -aE '^#[0-9]+' "$1" 2>/dev/null | tail -1 | sed -E 's/\t+/ /g; s/lim: [0-9]+ //; s/ L: .*//'; }
 
 fuzz() {
-    local name=$1 bytes_max=$2 dir="$root/target/fuzz/$1"
+    local name=$1 bytes_max=$2 dir="$work/$1"
     local log="$dir/log" found="$root/tests/fuzz/found/$1"
     mkdir -p "$dir/corpus" "$dir/seeds" "$dir/findings" "$dir/none"
     [ -d "$found" ] || found="$dir/none"

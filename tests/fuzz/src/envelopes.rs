@@ -8,13 +8,13 @@ use gpuheal_proto::{
     limits,
     link::v1,
 };
-use gpuheal_spoke::settings::Settings;
 use gpuheal_spoke_core::verify::{Envelope, Fence, cancel};
 use prost::Message as _;
 
 use crate::{
     believable::cluster,
     signed::{KEYS, SIGNED, TRUST},
+    spoke::settings::Settings,
 };
 
 pub(crate) fn run(bytes: &[u8]) {
@@ -25,7 +25,10 @@ pub(crate) fn run(bytes: &[u8]) {
             assert!(envelope.payload.len() + envelope.payload_type.len() + signatures <= bytes.len(), "an envelope grew");
             for payload_type in believed {
                 let signed = |one: &crate::signed::Signed| one.payload_type == payload_type && one.payload == envelope.payload;
-                assert!(envelope.payload_type == payload_type && SIGNED.iter().any(signed), "{payload_type} believed, never signed");
+                assert!(
+                    envelope.payload_type == payload_type && SIGNED.iter().any(signed),
+                    "{payload_type} believed, never signed"
+                );
             }
         }
         Err(error) => {

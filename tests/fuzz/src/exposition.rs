@@ -15,7 +15,7 @@ use gpuheal_spoke_core::{
 
 use crate::{
     believable::{START, assert_believed, assert_remembered, cluster, node},
-    samples::{pieces, sample},
+    samples::pieces,
 };
 
 /// A row by its line, without borrowing: name, labels, the value's bits and the time.
@@ -47,7 +47,6 @@ fn said(page: &[u8]) -> Said {
         let mut labels = 0;
         for label in row.labels.iter().map_while(Result::ok) {
             assert!(!label.name.is_empty() && label.text().len() <= label.raw.len(), "undoing an escape makes no text longer");
-            assert_eq!(row.labels.get(label.name).is_some(), true, "a label is found by its name");
             labels += 1;
         }
         assert!(labels <= row.labels.raw().len(), "each label takes room");
@@ -98,7 +97,6 @@ fn faults_are_believed(first: &[u8], second: &[u8]) {
         let page = dcgm::decode(page, &settings.aliases).expect("the page is within the limit");
         let now = START.after(Duration::from_secs(60 * minutes));
         assert_believed(&held.take_page(&node, &source, &page, &settings, now));
-        assert_remembered(&held);
     }
     let later = |minutes: u64| START.after(Duration::from_secs(60 * minutes));
     assert_believed(&held.take_no_page(&node, &source, NoPage::Empty, &settings, later(2)));
@@ -108,14 +106,19 @@ fn faults_are_believed(first: &[u8], second: &[u8]) {
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let names = ["dcgm-a100-mig-2x.prom", "dcgm-a100-plain-2x.prom", "dcgm-constructed-exp-metrics.prom"];
-    let whole = names.iter().map(|name| sample(name));
-    let parts = ["dcgm-a800-mig-mixed.prom", "dcgm-pods-full-4x.prom"].iter().flat_map(|name| pieces(name, 6));
+    let names = [
+        "dcgm-a100-mig-2x.prom",
+        "dcgm-a100-plain-2x.prom",
+        "dcgm-constructed-exp-metrics.prom",
+        "dcgm-a800-mig-mixed.prom",
+        "dcgm-pods-full-4x.prom",
+    ];
+    let parts = names.iter().flat_map(|name| pieces(name, 5));
     let odd = [
         "DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",modelName=\"a \"quoted\" one\",Hostname=\"h\"} 61 1395066363000\n",
         "DCGM_FI_DEV_XID_ERRORS{gpu=\"0\",UUID=\"GPU-1\",pci_bus_id=\"00000000:5D:00.0\"} 79\nDCGM_FI_DEV_XID_ERRORS",
         "DCGM_EXP_XID_ERRORS_COUNT{gpu=\"0\",window_size_in_ms=\"300000\",xid=\"48\"} 3 # {trace_id=\"a\"} 1\n",
         "DCGM_FI_DEV_GPU_TEMP{gpu=\"1\",escaped=\"a\\\\b\\\"c\\nd\"} NaN\r\n\tdcgm_gpu_utilization 9223372036854775794\n",
     ];
-    whole.chain(parts).chain(odd.iter().map(|text| text.as_bytes().to_vec())).collect()
+    parts.chain(odd.iter().map(|text| text.as_bytes().to_vec())).collect()
 }

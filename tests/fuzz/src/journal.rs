@@ -2,9 +2,10 @@
 //! every number up to the last is one fault or in one gap that is told, however the bytes are torn; and compacting the segment
 //! moves no number, changes no fault and loses none that is to be kept. Needs no disk.
 
-use gpuheal_spoke::journal::{check_records, check_segment};
-
-use crate::journal_files::template;
+use crate::{
+    journal_files::template,
+    spoke::journal::{check_records, check_segment},
+};
 
 pub(crate) fn run(bytes: &[u8]) {
     check_segment(bytes);

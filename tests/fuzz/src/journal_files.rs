@@ -11,19 +11,19 @@ use gpuheal_proto::{
     ids::{FaultKey, StreamId},
     link::v1,
 };
-use gpuheal_spoke::journal::{Chunk, Error, Journal, Limits};
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::believable::{START, cluster, node};
+use crate::{
+    believable::{START, cluster, node},
+    spoke::journal::{Chunk, Error, Journal, Limits},
+};
 
 /// The segment that was written: of the first stream, from its first number on.
 const NAME: &str = "00000001-0123456789abcdef0123456789abcdef.00000000000000000001.0000000000.seg";
-/// What a journal wrote once: records of one to four faults with what was held, and a clean end. Made by [`write_template`].
-pub const WRITTEN: &[u8] = include_bytes!("../data/segment.seg");
 /// In front of each record: four bytes that say so, its length and its checksum.
-pub const FRAME_HEAD: usize = 12;
+const FRAME_HEAD: usize = 12;
 /// Faults in the template.
 const FAULTS: u8 = 20;
 
@@ -41,14 +41,19 @@ pub(crate) struct Template {
 }
 
 static TEMPLATE: LazyLock<Template> = LazyLock::new(|| {
-    let (mut records, mut at) = (Vec::new(), 0);
-    while let Some(length) = WRITTEN.get(at + 4..at + 8) {
-        let length = u32::from_le_bytes(length.try_into().expect("it is four bytes long"));
-        let end = at + FRAME_HEAD + usize::try_from(length).expect("32 bits fit");
-        records.push(Written { end, payload: WRITTEN[at + FRAME_HEAD..end].to_vec() });
+    let segment = write();
+    let ends = |at: usize| {
+        let length = u32::from_le_bytes(segment.get(at + 4..at + 8)?.try_into().expect("it is four bytes long"));
+        Some(at + FRAME_HEAD + usize::try_from(length).expect("32 bits fit"))
+    };
+    // The first record names the stream, which is another each time; without it the bytes are always the same.
+    let start = ends(0).expect("a segment has a head");
+    let (mut records, mut at) = (Vec::new(), start);
+    while let Some(end) = ends(at) {
+        records.push(Written { end: end - start, payload: segment[at + FRAME_HEAD..end].to_vec() });
         at = end;
     }
-    Template { bytes: WRITTEN.to_vec(), records }
+    Template { bytes: segment[start..].to_vec(), records }
 });
 
 /// The template.
@@ -104,7 +109,7 @@ pub(crate) fn run(bytes: &[u8]) {
         };
         kept(bytes, &found);
         let head = journal.head().borrow().clone();
-        let torn = WRITTEN.starts_with(bytes) && bytes != WRITTEN;
+        let torn = template().bytes.starts_with(bytes) && bytes != template().bytes;
         assert!(!torn || head.stream != stream, "a stream goes on that was not closed");
         let seq = journal.append(&[fault(0)], Vec::new()).await.expect("an opened journal takes faults");
         assert_eq!(seq, head.next_seq, "under the number that was told");
@@ -143,7 +148,7 @@ async fn walk(journal: &Journal, stream: &StreamId, next_seq: u64) -> Vec<(u64, 
 
 /// The faults of each record that is whole before the first byte that differs.
 fn kept(bytes: &[u8], found: &[(u64, Bytes)]) {
-    let same = bytes.iter().zip(WRITTEN).take_while(|(one, other)| one == other).count();
+    let same = bytes.iter().zip(&template().bytes).take_while(|(one, other)| one == other).count();
     let mut seq = 1;
     for record in template().records.iter().take_while(|record| record.end <= same) {
         for nth in 0..FAULTS {
@@ -158,18 +163,14 @@ fn kept(bytes: &[u8], found: &[(u64, Bytes)]) {
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let torn = template().records.iter().map(|record| WRITTEN[..record.end - 1].to_vec());
-    [vec![WRITTEN.to_vec(), Vec::new()], torn.collect()].concat()
+    let whole = &template().bytes;
+    let torn = template().records.iter().map(|record| whole[..record.end - 1].to_vec());
+    [vec![whole.clone(), Vec::new()], torn.collect()].concat()
 }
 
-/// What a journal writes today: for a new template when the format changes.
-///
-/// # Panics
-/// When the disk says no.
-#[must_use]
-pub fn write_template() -> Vec<u8> {
+/// A segment as a journal writes it: records of one to four faults with what was held, and a clean end.
+fn write() -> Vec<u8> {
     let dir = directory();
-    // An empty segment of the stream's name: the journal then goes on in a stream of its own, so its bytes are taken.
     RUNTIME.block_on(async {
         let (journal, _) = Journal::open(dir.path(), Limits::default()).expect("an empty directory opens");
         let mut nth = 0;
@@ -181,7 +182,7 @@ pub fn write_template() -> Vec<u8> {
         }
         journal.close().await.expect("it can be closed");
     });
-    let files = fs::read_dir(dir.path()).expect("it is there").filter_map(Result::ok).map(|entry| entry.path());
-    let segment = files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    let mut files = fs::read_dir(dir.path()).expect("it is there").filter_map(Result::ok).map(|entry| entry.path());
+    let segment = files.find(|path| path.extension().is_some_and(|extension| extension == "seg"));
     fs::read(segment.expect("a journal that was written has a segment")).expect("it can be read")
 }

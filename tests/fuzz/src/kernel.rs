@@ -70,7 +70,8 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let as_record = |(at, line): (usize, &&[u8])| [format!("4,{at},{at}000,-;").as_bytes(), line].concat();
     let kmsg: Vec<Vec<u8>> = lines.iter().enumerate().map(as_record).collect();
     let forged = b"12,7,7000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n SUBSYSTEM=pci";
-    let escaped = b"4,8,8000,-,caller=T1;NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\
+    let escaped =
+        b"4,8,8000,-,caller=T1;NVRM: The NVIDIA GPU 0000:b3:00.0\\x0aNVRM: (PCI ID: 10de:26b5) installed in this system has\
                     \\x0aNVRM: fallen off the bus and is not responding to commands.";
     let own = [lines.join(&b'\n'), kmsg.join(&b'\n'), forged.to_vec(), escaped.to_vec()];
     own.into_iter().chain(lines.iter().map(|line| line.to_vec())).collect()

@@ -3,14 +3,13 @@
 //! checked, and gives detection settings that a spoke accepts; a cluster's own text never makes the fleet's settings more daring;
 //! and where hub and spoke both accept a cluster's text they read the same in it.
 
-use gpuheal_hub::policy_file::{Problem, check};
-use gpuheal_hub_core::policy::{Narrowing, Policy, Settings};
+use gpuheal_hub_core::policy::{Narrowing, Policy, Problem, Settings};
 use gpuheal_proto::words::Mode;
 use gpuheal_spoke_core::{ceiling, derive};
 
 pub(crate) fn run(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
-    match check(text) {
+    match Policy::parse(text) {
         Ok(policy) => accepted(&policy),
         Err(problems) => refused(text, &problems),
     }

@@ -12,11 +12,13 @@ use gpuheal_proto::{
     ids::{ClusterId, CommandId, FaultKey, GpuSlot, IncidentId, uuid_v7},
     link::v1,
 };
-use gpuheal_spoke::settings::Keys;
 use gpuheal_spoke_core::verify::Trust;
 use prost::Message as _;
 
-use crate::believable::{START, node};
+use crate::{
+    believable::{START, node},
+    spoke::settings::Keys,
+};
 
 /// One envelope that was signed.
 pub(crate) struct Signed {
@@ -53,7 +55,8 @@ pub(crate) static SIGNED: LazyLock<Vec<Signed>> = LazyLock::new(|| {
 /// The bundle that trusts one key.
 pub(crate) static TRUST: LazyLock<Trust> = LazyLock::new(|| {
     let key = base64::engine::general_purpose::STANDARD.encode(key(1).verifying_key().to_bytes());
-    let json = serde_json::json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": key}]});
+    let json =
+        serde_json::json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": key}]});
     Trust::parse(json.to_string().as_bytes()).expect("it is a bundle")
 });
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use gpuheal_fuzz::{FRAME_HEAD, TARGETS, WRITTEN, named, write_template};
+use gpuheal_fuzz::{TARGETS, named};
 
 fn found(target: &str) -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("found").join(target);
@@ -44,24 +44,4 @@ fn every_folder_of_found_inputs_is_a_targets() {
         let name = entry.file_name().into_string().unwrap();
         assert!(named(&name).is_some(), "found/{name} is no target's: its inputs are replayed by nobody");
     }
-}
-
-/// The payloads of a segment's records but the first, which names a stream by chance.
-fn payloads(segment: &[u8]) -> Vec<&[u8]> {
-    let (mut out, mut rest) = (Vec::new(), segment);
-    while let Some(length) = rest.get(4..8) {
-        let end = FRAME_HEAD + usize::try_from(u32::from_le_bytes(length.try_into().unwrap())).unwrap();
-        out.push(&rest[FRAME_HEAD..end]);
-        rest = &rest[end..];
-    }
-    out.split_off(1)
-}
-
-#[test]
-fn the_segment_to_start_from_is_what_a_journal_writes() {
-    let now = write_template();
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("segment.seg");
-    fs::write(&path, &now).unwrap();
-    let to = "tests/fuzz/data/segment.seg";
-    assert!(WRITTEN.len() > FRAME_HEAD && payloads(WRITTEN) == payloads(&now), "journals write otherwise now: copy {} to {to}", path.display());
 }

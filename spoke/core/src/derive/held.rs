@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpuheal_proto::{
-    bytes_text::clip,
+    bytes_text::clip_storable,
     fault::{Fault, FaultClass, GpuRef, NodeRef, Witness},
     ids::{GpuSlot, GpuUuid},
     limits::SOURCE_BYTES_MAX,
@@ -334,7 +334,7 @@ impl HeldGpu {
         if let Some(model) = row.model
             && self.gpu.model != model
         {
-            self.gpu.model = clip(model, SOURCE_BYTES_MAX).to_owned();
+            self.gpu.model = clip_storable(model, SOURCE_BYTES_MAX).into_owned();
         }
         self.index_hint = row.index_hint.or(self.index_hint);
     }

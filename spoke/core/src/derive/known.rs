@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
-    bytes_text::clip,
+    bytes_text::clip_storable,
     fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
     ids::{ClusterId, FaultKey, GpuSlot},
     limits::{CODE_BYTES_MAX, DETAIL_BYTES_MAX, SOURCE_BYTES_MAX},
@@ -124,7 +124,7 @@ impl Faults {
 
     /// Takes a sighting in; puts out a fault if there is anything new in it.
     pub(super) fn report(&mut self, node: &NodeRef, found: &Found<'_>, context: &mut Context<'_>) {
-        let code = clip(found.code, CODE_BYTES_MAX);
+        let code = &*clip_storable(found.code, CODE_BYTES_MAX);
         let slot = found.gpu.and_then(|gpu| gpu.slot.as_ref());
         let now = context.now;
         let at = match self.known.iter().position(|known| known.is(found.class, code, slot)) {
@@ -155,7 +155,7 @@ impl Faults {
         state: EvidenceState,
         context: &mut Context<'_>,
     ) {
-        if let Some(known) = self.find(class, code, slot) {
+        if let Some(known) = self.find(class, &clip_storable(code, CODE_BYTES_MAX), slot) {
             known.turn(witness, state, context);
         }
     }
@@ -265,9 +265,9 @@ impl Known {
             value: found.value,
             threshold: found.threshold,
             count: sight.count,
-            source: clip(found.source, SOURCE_BYTES_MAX).to_owned(),
-            detail: clip(found.detail, DETAIL_BYTES_MAX).to_owned(),
-            workload: clip(found.workload, DETAIL_BYTES_MAX).to_owned(),
+            source: clip_storable(found.source, SOURCE_BYTES_MAX).into_owned(),
+            detail: clip_storable(found.detail, DETAIL_BYTES_MAX).into_owned(),
+            workload: clip_storable(found.workload, DETAIL_BYTES_MAX).into_owned(),
         }
     }
 
