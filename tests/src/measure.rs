@@ -1,7 +1,13 @@
 //! Measuring one cluster: how long from a fault's first page to the taint, what a drain adds to the pods' own time, what it
-//! costs in requests and memory. Figures only; judging them is the reader's.
+//! costs in requests and memory. Figures only; judging them is the reader's. Below: what a crowd of spokes, many faults and a
+//! storm of them cost.
 
+mod alone;
+pub mod attached;
+pub mod ingest;
+mod simulated;
 pub mod stages;
+pub mod storm;
 
 use std::{
     collections::BTreeMap,
@@ -115,8 +121,8 @@ async fn measured(fleet: &mut Fleet, faults: usize, seed: u64, say: &impl Fn(&st
 }
 
 /// A fault that one page proves: the Xid and its count at the threshold.
-fn break_gpu(fleet: &Fleet, node: &str) -> Result<u64> {
-    let exporter = fleet.cluster(CLUSTER)?.exporter(node);
+fn break_gpu(fleet: &Fleet, cluster: &str, node: &str) -> Result<u64> {
+    let exporter = fleet.cluster(cluster)?.exporter(node);
     Ok(exporter.change(|gpus| {
         gpus[0].xid = 79;
         gpus[0].xid_counts.insert(79, 5);
@@ -128,7 +134,7 @@ async fn marks(fleet: &Fleet, nodes: &[String], seed: u64, say: &impl Fn(&str)) 
     let since = Instant::now();
     let mut broken = vec![];
     for node in nodes {
-        broken.push((node, break_gpu(fleet, node)?));
+        broken.push((node, break_gpu(fleet, CLUSTER, node)?));
         tokio::time::sleep(Duration::from_millis(seeded.between(SPACING_MS.0, SPACING_MS.1))).await;
         if broken.len().is_multiple_of(TOLD_EVERY) {
             say(&format!("{} of {} faults shown", broken.len(), nodes.len()));
@@ -159,7 +165,7 @@ async fn drains(fleet: &Fleet, nodes: &[String], figures: &mut Figures) -> Resul
     let before = cluster.requests().await.len();
     let since = Instant::now();
     for node in nodes {
-        break_gpu(fleet, node)?;
+        break_gpu(fleet, CLUSTER, node)?;
         tokio::time::sleep(Duration::from_millis(SPACING_MS.1)).await;
     }
     for node in nodes {
