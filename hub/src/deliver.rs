@@ -102,23 +102,27 @@ impl Stage {
 
     #[tracing::instrument(name = "hub.deliver", skip_all)]
     async fn pass(&self) -> Result<Pass, store::Error> {
-        let sessions = self.registry.leading();
-        if sessions.is_empty() || self.noting.full() {
-            return Ok(Pass::default());
+        let mut sessions = self.registry.leading();
+        let mut pass = Pass::default();
+        while !sessions.is_empty() && !self.noting.full() {
+            let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
+            let mut conn = self.pool.acquire().await.label("deliver.connect")?;
+            let mut waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
+            drop(conn);
+            let more = waiting.len() as i64 == ROUND_MAX;
+            self.noting.leave_out(&mut waiting);
+            let picked = pick(&waiting);
+            let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
+            let (sent, full) = put(&by_cluster, &picked, waiting, &self.noting);
+            pass.sent += sent;
+            pass.left |= more || sent < picked.len();
+            if !more || full.is_empty() {
+                break;
+            }
+            // What waits for a spoke that does not read may have filled this round: the others are looked at without it.
+            sessions.retain(|session| !full.contains(session.cluster().as_str()));
         }
-        let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
-        let mut conn = self.pool.acquire().await.label("deliver.connect")?;
-        let mut waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
-        drop(conn);
-        let full = waiting.len() as i64 == ROUND_MAX;
-        self.noting.leave_out(&mut waiting);
-        let picked = pick(&waiting);
-        if picked.is_empty() {
-            return Ok(Pass { sent: 0, left: full });
-        }
-        let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
-        let sent = put(&by_cluster, &picked, waiting, &self.noting);
-        Ok(Pass { sent, left: sent < picked.len() || full })
+        Ok(pass)
     }
 }
 
@@ -150,13 +154,13 @@ fn pick(waiting: &[Waiting]) -> BTreeMap<Key, (Due, Option<Duration>)> {
 }
 
 /// Puts bytes on lanes, in the order of the commands' numbers, each to be noted by the moment at which it was found to be
-/// due. A full lane ends it for that cluster until the next round. Returns how many were put.
+/// due. A full lane ends it for that cluster until the next round. Returns how many were put, and whose lanes are full.
 fn put(
     sessions: &BTreeMap<&str, &Arc<Session>>,
     picked: &BTreeMap<Key, (Due, Option<Duration>)>,
     rows: Vec<Waiting>,
     noting: &Noting,
-) -> usize {
+) -> (usize, BTreeSet<String>) {
     let (mut sent, mut full) = (0, BTreeSet::new());
     for Waiting { cluster_id, command_id, envelope, cancel_envelope: cancel, now, .. } in rows {
         let key = (cluster_id, command_id);
@@ -185,7 +189,7 @@ fn put(
         }
         sent += 1;
     }
-    sent
+    (sent, full)
 }
 
 fn view(row: &Waiting) -> due::Command {

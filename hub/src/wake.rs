@@ -188,4 +188,11 @@ mod tests {
         wake.signed.notified().await;
         assert_eq!(wake.take(), None);
     }
+
+    /// Failure table, row 21.
+    #[tokio::test]
+    async fn whoever_is_never_rung_looks_all_the_same_after_a_second() {
+        assert!(POLL <= Duration::from_secs(1));
+        timeout(Duration::from_secs(120), Wake::default().decided.notified_or_poll()).await.unwrap();
+    }
 }

@@ -147,6 +147,7 @@ mod tests {
         assert_eq!(settings.version(), 0);
     }
 
+    /// Failure table, row 27.
     #[test]
     fn bad_or_older_settings_leave_the_last_good_ones() {
         let key = SigningKey::from_bytes(&[7; 32]);

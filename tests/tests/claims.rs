@@ -1,30 +1,96 @@
-//! docs/claims.md names tests that exist: a claim whose test was renamed or deleted is no claim.
+//! docs/claims.md names tests that exist: a claim whose test was renamed or deleted is no claim. Each row of the failure
+//! table in docs/link.md names the code that holds it and tests that name the row, in a comment of their own:
+//! `Failure table, row 12.`
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests is in the project")
 }
 
-fn functions(dir: &Path, found: &mut BTreeSet<String>) {
+/// The rows of the failure table: 1 to 40, the nineteenth in two parts.
+fn rows() -> Vec<String> {
+    (1..=40).flat_map(|row| if row == 19 { vec!["19a".to_owned(), "19b".to_owned()] } else { vec![row.to_string()] }).collect()
+}
+
+fn sources(dir: &Path, each: &mut impl FnMut(&str)) {
     for entry in fs::read_dir(dir).expect("a source folder is readable").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            functions(&path, found);
+            sources(&path, each);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).expect("source is text");
-            let names = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<', ' ']).next());
-            found.extend(names.map(str::to_owned));
+            each(&fs::read_to_string(&path).expect("source is text"));
         }
     }
 }
 
+fn all_sources(mut each: impl FnMut(&str)) {
+    for folder in ["proto", "hub", "spoke", "tests"] {
+        sources(&root().join(folder), &mut each);
+    }
+}
+
+fn name(rest: &str) -> Option<&str> {
+    rest.split(['(', '<', ' ']).next()
+}
+
+fn functions() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    all_sources(|text| {
+        found.extend(text.split("fn ").skip(1).filter_map(name).map(str::to_owned));
+        // Of a macro that makes one test of each line `name: Mutation within seeds`.
+        let made = text.lines().filter(|line| line.contains(" within ")).filter_map(|line| line.trim().split_once(": "));
+        found.extend(made.map(|(name, _)| name.to_owned()));
+    });
+    found
+}
+
+/// Tests that name their rows.
+fn marked() -> BTreeMap<String, BTreeSet<String>> {
+    let mut marked = BTreeMap::<String, BTreeSet<String>>::new();
+    all_sources(|text| {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(named) = line.strip_prefix("/// Failure table, row") else { continue };
+            let test = lines[at..].iter().find_map(|line| line.split_once("fn ").and_then(|(_, rest)| name(rest)));
+            let test = test.expect("a test follows").to_owned();
+            let numbers =
+                named.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            for row in numbers {
+                marked.entry(row.to_owned()).or_default().insert(test.clone());
+            }
+        }
+    });
+    marked
+}
+
+fn quoted(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+/// What is wrong with the words for the code that holds a row: each is a path, or stands in the file of the path before it.
+fn astray(guard: &str) -> Vec<String> {
+    let (mut text, mut wrong) = (String::new(), Vec::new());
+    for word in quoted(guard) {
+        if word.contains('/') && word.contains('.') {
+            text = fs::read_to_string(root().join(word)).unwrap_or_default();
+            if text.is_empty() {
+                wrong.push(format!("there is no {word}"));
+            }
+        } else if !text.contains(word) {
+            wrong.push(format!("`{word}` is not where it is said to be"));
+        }
+    }
+    wrong
+}
+
 #[test]
 fn every_test_that_the_docs_name_exists() {
-    let mut found = BTreeSet::new();
-    for folder in ["proto", "hub", "spoke", "tests"] {
-        functions(&root().join(folder), &mut found);
-    }
+    let found = functions();
     // The contract suite's claims are functions too, each run on both API servers.
     let claims = fs::read_to_string(root().join("docs/claims.md")).expect("docs/claims.md is there");
     let named: Vec<&str> =
@@ -32,4 +98,38 @@ fn every_test_that_the_docs_name_exists() {
     assert!(named.len() > 40, "docs/claims.md names only {} tests", named.len());
     let missing: Vec<&&str> = named.iter().filter(|name| !found.contains(**name)).collect();
     assert!(missing.is_empty(), "docs/claims.md names tests that do not exist: {missing:?}");
+}
+
+#[test]
+fn every_row_of_the_failure_table_names_its_guard_and_a_test_that_names_the_row() {
+    let (found, mut marked, mut wrong) = (functions(), marked(), Vec::new());
+    let page = fs::read_to_string(root().join("docs/link.md")).expect("docs/link.md is there");
+    let table = page.split("## Failure table").nth(1).expect("the page has the table");
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let table: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| #"))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    assert_eq!(table.iter().map(|cells| cells[0]).collect::<Vec<_>>(), rows());
+    for cells in table {
+        let [row, _, _, guard, tests, tried] = cells[..] else { panic!("a row has six cells: {cells:?}") };
+        let here = marked.remove(row).unwrap_or_default();
+        let named: BTreeSet<&str> = quoted(tests).into_iter().collect();
+        wrong.extend(astray(guard).into_iter().map(|what| format!("row {row}: {what}")));
+        let missing = named.iter().copied().chain(quoted(tried)).filter(|test| test.len() > 15 && !found.contains(*test));
+        wrong.extend(missing.map(|test| format!("row {row}: there is no {test}")));
+        wrong.extend(
+            here.iter().filter(|test| !named.contains(test.as_str())).map(|test| format!("row {row} does not name {test}")),
+        );
+        let built = !tests.starts_with("not built yet: ");
+        if built && (here.is_empty() || quoted(guard).len() < 2) {
+            wrong.push(format!("row {row} has no guard, or no test that names it"));
+        }
+    }
+    wrong.extend(marked.keys().map(|row| format!("there is no row {row}")));
+    // Elsewhere on the page only what is as long as a claim is taken for one.
+    let claims = quoted(&page).into_iter().filter(|word| word.matches('_').count() > 4 && !word.starts_with("gpu_selfhealing"));
+    wrong.extend(claims.filter(|word| !found.contains(*word)).map(|word| format!("there is no {word}")));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -136,6 +136,7 @@ mod tests {
         }
     }
 
+    /// Failure table, row 9.
     #[test]
     fn no_moment_past_deliver_by_sends_a_command() {
         for second in 61..200 {

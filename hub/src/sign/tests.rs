@@ -79,6 +79,7 @@ fn a_changed_payload_does_not_verify() {
     assert!(key.verify_strict(&envelope::pae(CANCEL_TYPE, &signed.envelope), &signature).is_err(), "the type is signed too");
 }
 
+/// Failure table, row 19b.
 #[test]
 fn nothing_is_signed_for_a_database_older_than_one_seen() {
     let (signer, _) = signer();

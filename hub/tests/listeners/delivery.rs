@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use gpuheal_hub::{deliver, settle::settle, sign};
+use gpuheal_hub::{
+    deliver,
+    settle::{settle, sweep},
+    sign,
+};
 use gpuheal_proto::{
     command::{Command, CommandState},
     envelope,
@@ -104,6 +108,7 @@ async fn a_command_is_signed_once_and_put_on_the_leaders_stream_once() {
     assert_eq!(kinds, ["command_signed", "command_sent"]);
 }
 
+/// Failure table, row 9.
 #[tokio::test]
 async fn a_new_leader_gets_the_very_same_bytes() {
     let hub = Hub::start_with_database().await;
@@ -243,6 +248,7 @@ async fn what_is_called_off_is_never_sent_and_its_cancellation_is() {
     assert_eq!(kinds, ["command_signed", "cancel_signed", "cancel_sent"]);
 }
 
+/// Failure table, row 7.
 #[tokio::test]
 async fn two_signers_at_once_make_one_envelope_each_command() {
     let hub = Hub::start_with_database().await;
@@ -284,4 +290,94 @@ async fn a_burst_larger_than_a_lane_arrives_whole_and_in_order() {
     for stage in running {
         stage.await.unwrap();
     }
+}
+
+/// Failure table, row 8.
+#[tokio::test]
+async fn a_sending_that_nobody_noted_is_repeated_by_the_next_owner_with_the_same_bytes() {
+    let hub = Hub::start_with_database().await;
+    let mut leader = attach(&hub, "r0", Some(2)).await;
+    let id = propose(&hub, "alpha", 1).await;
+    let (signing, dying) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    assert_eq!(dying.round().await.unwrap(), 1);
+    let bytes = leader.command().await;
+    drop(dying);
+    assert_eq!(state(&hub, id).await, CommandState::Signed);
+    let (_, next) = stages(&hub);
+    assert_eq!(deliver(&next).await, 1);
+    assert_eq!(leader.command().await, bytes);
+    assert_eq!(state(&hub, id).await, CommandState::Dispatched);
+    assert_eq!(deliver(&next).await, 0);
+}
+
+/// Failure table, row 19a.
+#[tokio::test]
+async fn a_session_that_another_hub_took_over_is_sent_nothing() {
+    let hub = Hub::start_with_database().await;
+    let _leader = attach(&hub, "r0", Some(2)).await;
+    let id = propose(&hub, "alpha", 1).await;
+    let (signing, delivering) = stages(&hub);
+    signing.round(&mut BTreeSet::new()).await.unwrap();
+    let taken = "UPDATE sessions SET session_generation = session_generation + 1, hub_id = 'other hub'";
+    sqlx::query(taken).execute(&hub.pool).await.unwrap();
+    assert_eq!(deliver(&delivering).await, 0, "the stream is still here and the session is not");
+    assert_eq!(state(&hub, id).await, CommandState::Signed);
+}
+
+/// Failure table, row 30.
+#[tokio::test]
+async fn without_a_signer_nothing_is_sent_and_the_command_expires() {
+    let hub = Hub::start_with_database().await;
+    let _leader = attach(&hub, "r0", Some(2)).await;
+    let id = propose(&hub, "alpha", 1).await;
+    let (signing, delivering) = stages(&hub);
+    assert_eq!(deliver(&delivering).await, 0, "there is no unsigned path");
+    let later = "UPDATE commands SET created_at = now() - interval '3 hours', deliver_by = now() - interval '2 hours', start_by = now() - interval '1 hour'";
+    sqlx::query(later).execute(&hub.pool).await.unwrap();
+    assert_eq!(signing.round(&mut BTreeSet::new()).await.unwrap(), 0, "a signer that is back signs nothing that is too late");
+    assert_eq!(sweep(&hub.pool).await.unwrap(), 1);
+    assert_eq!(state(&hub, id).await, CommandState::Expired);
+    assert_eq!(deliver(&delivering).await, 0);
+}
+
+/// Failure table, row 34.
+#[tokio::test]
+async fn a_spoke_that_reads_nothing_holds_up_no_other() {
+    // More than its lane and a round of the stage take together.
+    const WAITING: i64 = 1000;
+    let hub = Hub::start_with_database().await;
+    let first = propose(&hub, "alpha", 1).await;
+    let more = "INSERT INTO commands (cluster_id, command_id, incident_id, decision_no, idempotency_key, action, node_uid, node_name, level, reason,
+             policy_revision, policy_digest, steps_asked, cmd_seq, plan_rev, hub_term, created_at, deliver_by, start_by, finish_by, expires_at)
+         SELECT cluster_id, gen_random_uuid(), incident_id, 1, 'k' || n, action, 'uid-' || n, 'node-' || n, level, reason,
+             policy_revision, policy_digest, steps_asked, n, 1, 1, created_at, deliver_by, start_by, finish_by, expires_at
+         FROM commands, generate_series(2, $2) AS n WHERE command_id = $1";
+    sqlx::query(more).bind(first).bind(WAITING).execute(&hub.pool).await.unwrap();
+    let other = propose(&hub, "beta", 1).await;
+    let (signing, delivering) = stages(&hub);
+    let mut signed = 0;
+    while signed < WAITING as usize + 1 {
+        match signing.round(&mut BTreeSet::new()).await.unwrap() {
+            0 => panic!("{signed} were signed, and no more"),
+            more => signed += more,
+        }
+    }
+    let deaf = attach(&hub, "r0", Some(2)).await;
+    // It lives, so that it is not sent away as dead: it only does not read.
+    let beats = tokio::spawn(async move {
+        loop {
+            let beat = v1::Heartbeat { lease_transitions: Some(2), ..v1::Heartbeat::default() };
+            deaf.try_send(attach_request::Message::Heartbeat(beat)).await;
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        }
+    });
+    let mut beta = Replica::attach(&hub, hello("beta", "r0", Some(2))).await.unwrap_or_else(|r| panic!("{r:?}")).0;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn(delivering.run(stop.clone()));
+    let body = envelope::parse(&beta.command().await).unwrap().payload;
+    assert_eq!(v1::CommandBody::decode(body).unwrap().command_id, other.to_string());
+    beats.abort();
+    stop.cancel();
+    running.await.unwrap();
 }

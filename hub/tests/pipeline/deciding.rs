@@ -39,6 +39,7 @@ async fn judging_again_and_again_commands_nothing_more() {
     assert_eq!((world.count("incidents").await, world.count("commands").await), (1, 1));
 }
 
+/// Failure table, row 5.
 #[tokio::test]
 async fn a_crash_between_ack_and_decision_decides_once() {
     let (world, c1) = (World::healing(10).await, cluster("c1"));
@@ -69,6 +70,7 @@ async fn eight_hubs_judging_at_once_command_each_node_once() {
     );
 }
 
+/// Failure table, row 35.
 #[tokio::test]
 async fn no_audit_no_action() {
     let (world, c1) = (World::healing(10).await, cluster("c1"));
@@ -168,6 +170,7 @@ async fn a_request_for_an_unknown_node_says_so_and_is_on_record() {
     assert_eq!((world.count("process_requests").await, world.count("audit_entries WHERE kind = 'request_unmet'").await), (1, 1));
 }
 
+/// Failure table, row 18.
 #[tokio::test]
 async fn a_mark_that_no_incident_explains_is_taken_over_and_counted() {
     let (world, c1) = (World::healing(10).await, cluster("c1"));

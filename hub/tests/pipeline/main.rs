@@ -4,6 +4,7 @@
 mod at_once;
 mod chain;
 mod deciding;
+mod dying;
 mod explaining;
 mod guards;
 mod ingesting;

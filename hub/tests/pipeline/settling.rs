@@ -76,6 +76,7 @@ fn undo() -> v1::UndoRecord {
     v1::UndoRecord { fields: vec![field] }
 }
 
+/// Failure table, row 15.
 #[tokio::test]
 async fn a_status_is_taken_once_and_its_repeat_only_counted() {
     let case = Case::dispatched().await;
@@ -109,6 +110,7 @@ async fn the_first_effect_starts_the_cooldown_and_success_leaves_the_node_valida
     assert_eq!(case.world.count("holds").await, 1, "it counts as out while it is marked");
 }
 
+/// Failure table, row 40.
 #[tokio::test]
 async fn a_refusal_gives_back_hold_and_cooldown_only_once_the_cluster_shows_no_mark_after_start_by() {
     let case = Case::dispatched().await;
@@ -160,6 +162,7 @@ async fn what_was_refused_unverified_is_on_record_by_its_hash() {
     assert_eq!(case.state().await, "DISPATCHED");
 }
 
+/// Failure table, row 17.
 #[tokio::test]
 async fn nothing_received_by_a_minute_after_start_by_is_expired_and_a_late_result_corrects_it() {
     let case = Case::dispatched().await;

@@ -125,6 +125,7 @@ async fn garbage_is_refused_with_its_place_and_a_huge_body_with_its_size() {
     assert_eq!(server.alert(huge).await.0, 413);
 }
 
+/// Failure table, row 37.
 #[tokio::test]
 async fn an_alert_is_answered_once_it_is_journaled_and_a_repeat_adds_nothing() {
     let server = server().await;

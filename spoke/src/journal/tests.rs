@@ -109,6 +109,7 @@ async fn a_journal_closed_cleanly_goes_on_in_its_stream_with_what_was_held() {
     assert_eq!(codes(&journal.read(&before.stream, 1).await.unwrap()), ["79"]);
 }
 
+/// Failure table, row 2.
 #[tokio::test]
 async fn a_journal_not_closed_goes_on_in_a_new_stream_and_keeps_the_old_faults() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,6 +174,7 @@ async fn a_journal_torn_at_any_byte_keeps_every_whole_record_and_takes_a_new_str
     }
 }
 
+/// Failure table, row 24.
 #[tokio::test]
 async fn a_byte_flipped_anywhere_costs_one_record_that_is_told_as_a_gap() {
     let (_dir, path, bytes) = three_records().await;

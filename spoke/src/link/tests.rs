@@ -198,6 +198,7 @@ async fn a_hub_of_another_ca_is_told_nothing() {
     assert!(hub.sessions.try_recv().is_err(), "no Hello came");
 }
 
+/// Failure table, row 4.
 #[tokio::test]
 async fn faults_go_on_where_the_hub_said_and_an_ack_is_final() {
     let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
@@ -245,6 +246,7 @@ async fn what_the_hub_had_acked_before_a_crash_leaves_the_queue() {
     soon(depth.wait_for(|depth| depth.unacked == 0)).await.unwrap();
 }
 
+/// Failure table, row 33.
 #[tokio::test]
 async fn no_more_faults_are_in_flight_than_the_credit_allows() {
     let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;

@@ -37,6 +37,7 @@ async fn who_stood_still_begins_nothing_until_the_hub_has_told_its_time_again(w:
     assert_eq!(end.state(), CommandState::Succeeded, "the clocks agree again, however far apart: {}", end.reason);
 }
 
+/// Failure table, row 16.
 async fn who_stood_still_goes_on_with_nothing_until_the_hub_has_told_its_time_again(w: World) {
     w.guarded_pod().await;
     let mut spoke = Spoke::leading(&w, "a", "").await;

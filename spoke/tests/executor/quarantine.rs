@@ -66,6 +66,7 @@ async fn from_command_to_drained_and_reported_takes_at_most_seven_requests(w: Wo
     assert!(requests.len() - progress <= 7, "{told:#?}");
 }
 
+/// Failure table, row 8.
 async fn the_same_bytes_a_hundred_times_are_one_command(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;

@@ -9,9 +9,11 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::{clock, ports::Down};
 use gpuheal_spoke_core::verify::fingerprint;
+use serde_json::json;
+use testkube::settled;
 
 use crate::{
-    hub::{cancel, forged, mark, release, signed},
+    hub::{cancel, drain, forged, mark, release, signed},
     replica::Spoke,
     runner::claims,
     world::{World, marks},
@@ -28,6 +30,10 @@ claims![
     another_machine_under_the_nodes_name_is_left_alone,
     a_cancel_that_overtakes_its_command_leaves_a_tombstone_that_answers_for_it,
     an_older_hub_term_is_refused_also_by_the_next_leader,
+    a_node_that_a_newer_plan_has_passed_is_not_written,
+    a_command_whose_record_was_lost_is_not_run_again,
+    a_cancel_in_the_middle_of_a_drain_stops_it,
+    a_cancel_that_comes_after_the_end_changes_nothing_and_the_end_is_told_again,
 ];
 
 async fn untouched(w: &World, node: &str) {
@@ -65,6 +71,7 @@ async fn a_command_for_another_cluster_is_refused_with_a_tombstone(w: World) {
     untouched(&w, "n1").await;
 }
 
+/// Failure table, row 17.
 async fn an_expired_command_is_refused_for_ever_by_its_tombstone(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let mut command = w.command("n1", 1, vec![mark()]).await;
@@ -77,6 +84,7 @@ async fn an_expired_command_is_refused_for_ever_by_its_tombstone(w: World) {
     untouched(&w, "n1").await;
 }
 
+/// Failure table, row 22.
 async fn an_uncertain_clock_says_not_now_and_leaves_no_trace(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     spoke.clock.set(clock::wall(), Duration::from_secs(61));
@@ -124,6 +132,7 @@ async fn a_lower_plan_revision_is_superseded(w: World) {
     assert_eq!(marks(&w.node("n1").await), (false, 0, false));
 }
 
+/// Failure table, row 26.
 async fn another_machine_under_the_nodes_name_is_left_alone(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
@@ -133,6 +142,7 @@ async fn another_machine_under_the_nodes_name_is_left_alone(w: World) {
     untouched(&w, "n1").await;
 }
 
+/// Failure table, row 28.
 async fn a_cancel_that_overtakes_its_command_leaves_a_tombstone_that_answers_for_it(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
@@ -142,6 +152,7 @@ async fn a_cancel_that_overtakes_its_command_leaves_a_tombstone_that_answers_for
     untouched(&w, "n1").await;
 }
 
+/// Failure table, row 19b.
 async fn an_older_hub_term_is_refused_also_by_the_next_leader(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let mut newer = w.command("n1", 1, vec![mark()]).await;
@@ -154,4 +165,57 @@ async fn an_older_hub_term_is_refused_also_by_the_next_leader(w: World) {
     let end = next.decided(&stale, RefusalCode::StaleHubTerm).await;
     assert_eq!(end.refusal(), RefusalCode::StaleHubTerm, "{}", end.reason);
     assert_eq!(marks(&w.node("n2").await), (false, 0, false));
+}
+
+/// Failure table, row 38.
+async fn a_node_that_a_newer_plan_has_passed_is_not_written(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    // Behind the watch's back: what is planned is of before.
+    w.stall_node_watches();
+    w.change_node("n1", json!({"metadata": {"annotations": {"gpu-selfhealing.io/plan-revision": "9"}}})).await;
+    let end = spoke.carry_out(&command).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::Superseded), "{}", end.reason);
+    let answers: Vec<_> = w.writes_to("nodes").await.iter().map(|entry| entry.code).collect();
+    assert_eq!(answers, [409]);
+    assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+}
+
+/// Failure table, row 25.
+async fn a_command_whose_record_was_lost_is_not_run_again(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    assert_eq!(spoke.carry_out(&command).await.state(), CommandState::Succeeded);
+    assert_eq!(spoke.carry_out(&w.command("n1", 2, vec![release(None)]).await).await.state(), CommandState::Succeeded);
+    w.kill_and_free(spoke).await;
+    w.lose_actions().await;
+    let mut next = Spoke::start(&w, "b", "").await;
+    let end = next.decided(&command, RefusalCode::Superseded).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Refused, RefusalCode::Superseded), "{}", end.reason);
+    assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+}
+
+/// Failure table, row 28.
+async fn a_cancel_in_the_middle_of_a_drain_stops_it(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
+    spoke.down.send(Down::Cancel(Bytes::from(cancel(command.id)))).await.unwrap();
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Cancelled, "{}", end.reason);
+    assert!(w.pod("guarded-1").await.is_some());
+    assert_eq!(spoke.carry_out(&command).await.state(), CommandState::Cancelled, "and its bytes begin nothing any more");
+}
+
+/// Failure table, row 28.
+async fn a_cancel_that_comes_after_the_end_changes_nothing_and_the_end_is_told_again(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    let told = spoke.carry_out(&command).await;
+    spoke.down.send(Down::Cancel(Bytes::from(cancel(command.id)))).await.unwrap();
+    let again = spoke.carry_out(&command).await;
+    assert_eq!((again.state(), again.status_seq), (CommandState::Succeeded, told.status_seq));
+    assert_eq!(marks(&w.node("n1").await), (true, 1, true));
 }

@@ -1,8 +1,10 @@
 //! Crashes: what the next leader makes of what it finds.
 
+use std::time::Duration;
+
 use gpuheal_proto::{
     command::Command,
-    link::v1::{CommandState, CommandStatus},
+    link::v1::{CommandState, CommandStatus, RefusalCode},
 };
 use gpuheal_spoke::healaction::{HealAction, new_spec};
 use gpuheal_spoke::ports::Attachment;
@@ -11,7 +13,7 @@ use serde_json::json;
 use testkube::settled;
 
 use crate::{
-    hub::{drain, mark, signed},
+    hub::{drain, mark, release, signed},
     replica::Spoke,
     runner::claims,
     world::{World, marks},
@@ -26,8 +28,13 @@ claims![
     what_the_old_leader_could_not_report_is_told_by_the_next,
     a_command_whose_intent_was_not_taken_is_asked_for_again,
     a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record,
+    an_intent_whose_time_is_over_is_ended_by_the_next_leader_and_never_begun,
+    what_was_begun_is_finished_while_the_hub_is_away_and_told_when_it_is_back,
+    a_leader_whose_lease_was_taken_mid_drain_asks_for_nothing_more,
+    a_patch_that_lands_after_all_was_done_and_released_changes_nothing,
 ];
 
+/// Failure table, row 10.
 /// Nobody takes up what left no trace: without a word of ours the hub would wait until the command's time is over.
 async fn a_command_whose_intent_was_not_taken_is_asked_for_again(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
@@ -45,6 +52,7 @@ fn started(command: &Command) -> impl Fn(&CommandStatus) -> bool + use<> {
     move |status| status.command_id == id && status.state() == CommandState::Started
 }
 
+/// Failure table, row 11.
 async fn an_intent_that_was_left_behind_is_taken_up_by_the_next_leader(w: World) {
     let command = w.command("n1", 1, vec![mark()]).await;
     let spec = new_spec(&command, &signed(&command), "dead", 1);
@@ -54,6 +62,7 @@ async fn an_intent_that_was_left_behind_is_taken_up_by_the_next_leader(w: World)
     assert_eq!(marks(&w.node("n1").await), (true, 1, true));
 }
 
+/// Failure table, row 39.
 async fn an_intent_that_appears_later_is_adopted(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
@@ -62,6 +71,7 @@ async fn an_intent_that_appears_later_is_adopted(w: World) {
     assert_eq!(spoke.ended(command.id).await.state(), CommandState::Succeeded);
 }
 
+/// Failure table, row 12.
 async fn a_leader_killed_mid_drain_is_followed_and_no_pod_is_evicted_twice(w: World) {
     // The first pod hangs in its termination, the second is held by its budget.
     w.gpu_pod("slow", "n1", json!({"metadata": {"annotations": {build::HANG: "true"}}})).await;
@@ -84,6 +94,7 @@ async fn a_leader_killed_mid_drain_is_followed_and_no_pod_is_evicted_twice(w: Wo
     assert_eq!(w.writes_to("nodes").await.len(), 1, "marked once");
 }
 
+/// Failure table, rows 12 and 14.
 async fn a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_was(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
@@ -103,6 +114,7 @@ async fn a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_w
     assert_eq!(told, was, "the cordon is still known to be ours");
 }
 
+/// Failure table, row 15.
 async fn an_outcome_is_told_again_at_a_new_session_until_it_is_acked(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
@@ -151,4 +163,83 @@ async fn a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record(w: 
     let names: Vec<_> = end.steps[1].pods.iter().map(|pod| (pod.name.as_str(), pod.state.as_str())).collect();
     assert_eq!(names.len(), 3, "{names:?}");
     assert!(names.iter().all(|(_, state)| *state == "gone"), "{names:?}");
+}
+
+/// Failure table, row 11.
+async fn an_intent_whose_time_is_over_is_ended_by_the_next_leader_and_never_begun(w: World) {
+    let mut command = w.command("n1", 1, vec![mark()]).await;
+    command.times.created = command.times.created.before(Duration::from_secs(3600));
+    command.times.deliver_by = command.times.created;
+    command.times.start_by = command.times.created;
+    let spec = new_spec(&command, &signed(&command), "dead", 1);
+    w.leave_action(&HealAction::named(&command.id.to_string(), &w.home, spec)).await;
+    let mut spoke = Spoke::start(&w, "a", "").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Refused, RefusalCode::Expired), "{}", end.reason);
+    assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+    assert_eq!(w.writes_to("nodes").await, []);
+}
+
+/// Failure table, row 20.
+async fn what_was_begun_is_finished_while_the_hub_is_away_and_told_when_it_is_back(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
+    spoke.attachment.send_replace(Attachment { generation: None, hub_term: 1, report_again: 0 });
+    w.free_budget().await;
+    settled::is_true("it is done and on record", || async {
+        w.action(command.id).await.is_some_and(|action| action["status"]["state"] == "SUCCEEDED")
+    })
+    .await;
+    spoke.attachment.send_replace(Attachment { generation: Some(2), hub_term: 1, report_again: 0 });
+    assert_eq!(spoke.ended(command.id).await.state(), CommandState::Succeeded);
+    w.gone("guarded-1").await;
+}
+
+/// Failure table, row 16.
+async fn a_leader_whose_lease_was_taken_mid_drain_asks_for_nothing_more(w: World) {
+    w.guarded_pod().await;
+    let first = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    first.send(signed(&command)).await;
+    let asked = |replica: &str| w.wire.evictions().iter().filter(|sent| sent.replica == replica).count();
+    settled::is_true("the budget refuses", || async { asked("a") > 0 }).await;
+    w.give_lease_to("b").await;
+    tokio::time::timeout(settled::BOUND, first.elector.ended()).await.unwrap();
+    let before = asked("a");
+    // It lives, and its command is as unfinished as before; another goes on with it.
+    let mut second = Spoke::start(&w, "b", "").await;
+    settled::is_true("the next leader asks in its place", || async { asked("b") > 2 }).await;
+    w.free_budget().await;
+    let end = second.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert!(asked("a") <= before + 1, "at most the one request that was under way");
+    drop(first);
+}
+
+/// Failure table, row 38.
+async fn a_patch_that_lands_after_all_was_done_and_released_changes_nothing(w: World) {
+    let first = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    w.wire.hold_node_patches("a");
+    first.send(signed(&command)).await;
+    settled::is_true("its patch is on the way", || async { w.wire.holding() > 0 }).await;
+    w.kill_and_free(first).await;
+    let mut second = Spoke::start(&w, "b", "").await;
+    assert_eq!(second.ended(command.id).await.state(), CommandState::Succeeded);
+    assert_eq!(second.carry_out(&w.command("n1", 2, vec![release(None)]).await).await.state(), CommandState::Succeeded);
+    w.wire.let_go();
+    let late = || {
+        let sent = w.wire.sent();
+        sent.into_iter()
+            .filter(|sent| sent.replica == "a" && sent.method == "PATCH" && sent.path.contains("/nodes/"))
+            .collect::<Vec<_>>()
+    };
+    settled::is_true("it lands", || async { late().len() >= w.wire.holding() }).await;
+    for patch in late() {
+        assert!(matches!(patch.code, Some(409 | 422)), "{patch:?}");
+    }
+    assert_eq!(marks(&w.node("n1").await), (false, 0, false));
 }

@@ -2,7 +2,10 @@
 //! spoils what a claim wants spoilt on Kubernetes itself, which has no switches for it. On kubesim those are used instead.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -53,6 +56,9 @@ pub(crate) struct Wire {
     spoilt: Mutex<Spoilt>,
     stalled: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
+    /// Whose patches of nodes are held on their way.
+    held: watch::Sender<Option<&'static str>>,
+    holding: AtomicUsize,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
     /// see the nodes of its own cluster.
     nodes: String,
@@ -104,6 +110,21 @@ impl Wire {
         self.stalled.send_replace(true);
     }
 
+    /// Patches of nodes by this replica stay on their way until they are let go, as packets in a network do: whoever sent
+    /// them may be dead by then.
+    pub(crate) fn hold_node_patches(&self, replica: &'static str) {
+        self.held.send_replace(Some(replica));
+    }
+
+    /// How many are held or were.
+    pub(crate) fn holding(&self) -> usize {
+        self.holding.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.held.send_replace(None);
+    }
+
     /// The Date of each answer is off by so much.
     pub(crate) fn skew(&self, by: Duration) {
         self.spoilt.lock().unwrap().skew = by;
@@ -115,11 +136,35 @@ impl Wire {
         let watched = parts.uri.query().filter(|query| query.contains("watch=true")).map(|_| parts.uri.path().to_owned());
         let bytes = body.collect_bytes().await?;
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
-        let mut sent = Sent { replica, method: parts.method.to_string(), path: parts.uri.path().to_owned(), body, code: None };
+        let sent = Sent { replica, method: parts.method.to_string(), path: parts.uri.path().to_owned(), body, code: None };
         if let Some(refusal) = self.refusal(&sent) {
             return Ok(refusal);
         }
-        let answer = client.send(Request::from_parts(parts, Body::from(bytes.to_vec()))).await;
+        let request = Request::from_parts(parts, Body::from(bytes.to_vec()));
+        if !self.holds(&sent) {
+            return self.ask(client, request, sent, watched).await;
+        }
+        let mut held = self.held.subscribe();
+        self.holding.fetch_add(1, Ordering::SeqCst);
+        let late = async move {
+            let _ = held.wait_for(Option::is_none).await;
+            self.ask(client, request, sent, None).await
+        };
+        tokio::spawn(late).await?
+    }
+
+    fn holds(&self, sent: &Sent) -> bool {
+        sent.method == "PATCH" && sent.path.contains("/nodes/") && *self.held.borrow() == Some(sent.replica.as_str())
+    }
+
+    async fn ask(
+        &self,
+        client: Client,
+        request: Request<Body>,
+        mut sent: Sent,
+        watched: Option<String>,
+    ) -> Result<Answer, Failure> {
+        let answer = client.send(request).await;
         sent.code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         let lost = self.is_lost(&sent);
         self.sent.lock().unwrap().push(sent);

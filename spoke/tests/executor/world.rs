@@ -291,6 +291,17 @@ impl World {
         self.merge(&format!("{}/{id}/status", actions(&self.home)), &json!({"status": null})).await;
     }
 
+    /// All HealActions are gone, as after a restore of etcd from before them.
+    pub(crate) async fn lose_actions(&self) {
+        let all = actions(&self.home);
+        for action in self.get(&all).await.unwrap()["items"].as_array().unwrap() {
+            let path = format!("{all}/{}", action["metadata"]["name"].as_str().unwrap());
+            self.merge(&path, &json!({"metadata": {"finalizers": null}})).await;
+            raw::delete(&self.admin, &path, None).await.expect(200);
+            settled::is_true("the HealAction is gone", || async { self.get(&path).await.is_none() }).await;
+        }
+    }
+
     pub(crate) async fn fence(&self) -> Value {
         self.get(&format!("/api/v1/namespaces/{}/configmaps/gpu-selfhealing-fence", self.home)).await.unwrap()
     }

@@ -163,6 +163,7 @@ fn a_final_action_answers_for_ever_before_time_is_looked_at() {
     assert_eq!(refusal(authentic(&command(vec![mark()])).timely(&late)), Refusal::Replayed);
 }
 
+/// Failure table, row 31.
 #[test]
 fn what_an_older_database_or_older_keys_signed_is_refused_before_time_is_looked_at() {
     let fence = Fence { key_epoch: 3, hub_term: 4, trust_version: 1 };

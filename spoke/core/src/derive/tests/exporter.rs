@@ -20,6 +20,7 @@ fn a_change_of_the_gauge_between_two_scrapes_is_an_edge_told_once() {
     assert_eq!(scene.standing(&fault), Standing::Present);
 }
 
+/// Failure table, row 1.
 #[test]
 fn an_xid_at_first_sight_is_standing_and_not_dropped() {
     let fault = only(&Scene::new().page(&[gpu(0).xid(79)]));
