@@ -155,9 +155,9 @@ impl Inner {
             cluster.id = %cluster, replica.id = %hello.replica, session.generation = attached.generation, spoke.version = hello.version,
             lease.transitions = hello.lease_transitions, "replica attached"
         );
-        // Welcome is the first message down whatever happens next.
-        let welcomed = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
-        debug_assert!(welcomed.is_ok(), "the lane is new and has room");
+        // Welcome is the first message down whatever happens next. A lane that is new has room; it is closed when the replica
+        // has gone while the database was asked, and then its end is what comes up first.
+        let _ = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
         if let Some(old) = self.registry.insert(&session) {
             old.finish("taken_over", Some(Goaway { reconnect_after_ms: 0, reason: "attached again".into() }));
         }
