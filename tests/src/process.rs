@@ -99,7 +99,8 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM) and waits; kills it when it does not.
+    /// Asks it to end (SIGTERM) and waits. An end that is no success is an error, and so is none at all, after which it is
+    /// killed. What had ended before is left at that.
     pub fn stop(&mut self) -> Result<()> {
         if self.child.try_wait()?.is_some() {
             return Ok(());
@@ -107,12 +108,14 @@ impl Process {
         self.signal(rustix::process::Signal::TERM)?;
         let since = Instant::now();
         while since.elapsed() < END_WITHIN {
-            if self.child.try_wait()?.is_some() {
-                return Ok(());
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} was asked to end and did so with {status}\n{}", self.name, self.log_tail()),
+                None => std::thread::sleep(Duration::from_millis(20)),
             }
-            std::thread::sleep(Duration::from_millis(20));
         }
-        self.kill()
+        self.kill()?;
+        bail!("{} was asked to end, did not within {END_WITHIN:?} and was killed\n{}", self.name, self.log_tail())
     }
 
     /// Has it ended?
@@ -188,4 +191,25 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     }
     let path = dir.join(name);
     if path.exists() { Ok(path) } else { bail!("{} does not exist: run `cargo build --bins` first (make does)", path.display()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that is ready once it listens for SIGTERM, and then does as it is told.
+    async fn ends_by(dir: &Path, how: &str) -> Process {
+        let script = format!("trap '{how}' TERM; echo '{{}}' > \"$1\"; while :; do sleep 0.05; done");
+        let mut process = Process::start(dir, "shell", Path::new("/bin/sh"), &["-c".to_owned(), script]).unwrap();
+        process.ready().await.unwrap();
+        process
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_end_well_when_asked_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        ends_by(dir.path(), "exit 0").await.stop().unwrap();
+        let error = ends_by(dir.path(), "exit 3").await.stop().unwrap_err();
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+    }
 }

@@ -46,6 +46,27 @@ async fn a_replica_that_attaches_again_takes_over_from_its_own_older_session() {
 }
 
 #[tokio::test]
+async fn a_hub_that_stops_sends_its_spokes_away_and_notes_that_they_left() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let pool = hub.pool.clone();
+    drop(hub);
+    assert_eq!(goaway(&mut replica).await, "the hub is stopping");
+    assert!(replica.next().await.is_none(), "its stream is over");
+    let noted = async {
+        loop {
+            let open: i64 =
+                sqlx::query_scalar("SELECT count(*) FROM sessions WHERE detached_at IS NULL").fetch_one(&pool).await.unwrap();
+            if open == 0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, noted).await.expect("the session is noted as over");
+}
+
+#[tokio::test]
 async fn another_kube_system_uid_under_the_same_id_is_a_foreigner() {
     let hub = Hub::start_with_database().await;
     let _first = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
