@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod invariants;
 pub mod measure;
 pub mod observe;
+pub mod output;
 pub mod process;
 pub mod record;
 pub mod script;

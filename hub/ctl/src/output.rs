@@ -4,6 +4,7 @@
 mod cell;
 mod fill;
 mod grid;
+mod progress;
 mod rows;
 mod value;
 
@@ -25,6 +26,7 @@ use serde::Serialize;
 use crate::{args::Format, visible};
 use fill::Fill;
 use grid::grid;
+pub(crate) use progress::Progress;
 pub(crate) use rows::{Checked, Row};
 
 /// A terminal that is narrower than this, or says that it is, is written to as if it had this many columns.

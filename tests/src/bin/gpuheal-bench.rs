@@ -1,31 +1,73 @@
 //! `make bench`: measures on this machine what docs/numbers.md states targets for, and prints both side by side.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_tests::{
     cluster::Kind,
-    measure::{self, Figures},
+    measure::{self, Figures, attached, ingest, storm},
+    output::{self, Format},
 };
+use serde_json::{Map, Value, json};
 
 /// The policy of the measurement: the script's, with rates and budgets that do not stand in the way.
 const POLICY: &str = include_str!("../measure/policy.yaml");
 
-/// Measures the way of a fault on a simulated and on a real API server.
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum Measure {
+    /// From a fault to the taint, and a drain, on a simulated and on a real API server.
+    Way,
+    /// Many simulated spokes on one hub: memory, idle CPU, all back after the hub was killed.
+    Attached,
+    /// New faults a second into Postgres, beside a bare INSERT of the same rows.
+    Ingest,
+    /// Many faulty nodes of ten clusters at once.
+    Storm,
+}
+
+/// Measures what a fault, a crowd of spokes, many faults and a storm cost.
 #[derive(Parser)]
 #[command(name = "gpuheal-bench", version)]
 struct Args {
-    /// How many faults.
+    /// Only this, and what else is named so; all of it when nothing is.
+    #[arg(long, value_enum)]
+    only: Vec<Measure>,
+    /// way: how many faults.
     #[arg(long, default_value_t = 500)]
     faults: usize,
-    /// Seed of the spans between them.
+    /// attached: how many spokes.
+    #[arg(long, default_value_t = 2000)]
+    spokes: usize,
+    /// attached: how long nothing happens, in seconds.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    idle_s: u64,
+    /// ingest: sessions that send.
+    #[arg(long, default_value_t = 20)]
+    sessions: usize,
+    /// ingest: GPU nodes of each session's cluster.
+    #[arg(long, default_value_t = 200)]
+    nodes: usize,
+    /// ingest: faults a second over all sessions.
+    #[arg(long, default_value_t = 5000)]
+    rate: u64,
+    /// ingest: for how long, in seconds.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    rate_s: u64,
+    /// ingest: faults that then come as fast as they may, and are inserted bare.
+    #[arg(long, default_value_t = 100_000)]
+    flood: u64,
+    /// storm: faulty nodes.
+    #[arg(long, default_value_t = 1000)]
+    faulty: usize,
+    /// Seed of what is drawn: spans between faults, waits of spokes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The figures as JSON.
-    #[arg(long)]
-    json: bool,
+    /// How the figures are written.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
 }
 
 fn main() -> ExitCode {
@@ -41,6 +83,41 @@ fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> Result<()> {
+    let wanted = |measure| args.only.is_empty() || args.only.contains(&measure);
+    let mut figures = Map::new();
+    // A table is printed as soon as it is whole: a later measure that breaks takes none of it away.
+    let mut keep = |name: &str, value: Value, table: Table| {
+        figures.insert(name.to_owned(), value);
+        if args.output == Format::Table {
+            output::print(&format!("{table}\n\n"));
+        }
+    };
+    if wanted(Measure::Way) {
+        let columns = way(args).await?;
+        keep("way", json!(columns), table(args.faults, &columns));
+    }
+    if wanted(Measure::Attached) {
+        let plan = attached::Plan { spokes: args.spokes, idle: Duration::from_secs(args.idle_s), seed: args.seed };
+        let figures = attached::run(plan, POLICY, |what| eprintln!("attached: {what}")).await?;
+        keep("attached", json!(figures), rows(format!("{} spokes on one hub", args.spokes), figures.rows()));
+    }
+    if wanted(Measure::Ingest) {
+        let (sessions, nodes, rate, flood, seed) = (args.sessions, args.nodes, args.rate, args.flood, args.seed);
+        let plan = ingest::Plan { sessions, nodes, rate, span: Duration::from_secs(args.rate_s), flood, seed };
+        let figures = ingest::run(plan, POLICY, |what| eprintln!("ingest: {what}")).await?;
+        keep("ingest", json!(figures), rows(format!("new faults from {sessions} sessions"), figures.rows()));
+    }
+    if wanted(Measure::Storm) {
+        let figures = storm::run(args.faulty, args.seed, POLICY, |what| eprintln!("storm: {what}")).await?;
+        keep("storm", json!(figures), rows("a storm, on kubesim".to_owned(), figures.rows()));
+    }
+    if let Some(text) = args.output.text(&figures)? {
+        output::print(&text);
+    }
+    Ok(())
+}
+
+async fn way(args: &Args) -> Result<Vec<(&'static str, Figures)>> {
     let mut kinds = vec![("kubesim", Kind::Sim)];
     if std::env::var("KUBE").as_deref() != Ok("off") {
         kinds.push(("real API server", Kind::Real));
@@ -50,12 +127,23 @@ async fn run(args: &Args) -> Result<()> {
         let figures = measure::run(kind, args.faults, args.seed, POLICY, |what| eprintln!("{name}: {what}")).await?;
         columns.push((name, figures));
     }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&columns)?);
-    } else {
-        println!("{}", table(args.faults, &columns));
+    Ok(columns)
+}
+
+/// A table of one column of figures beside their targets.
+fn rows(title: String, rows: Vec<[String; 3]>) -> Table {
+    let mut table = empty();
+    table.set_header([title, "target".to_owned(), "measured".to_owned()]);
+    for row in rows {
+        table.add_row(row);
     }
-    Ok(())
+    table
+}
+
+fn empty() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
+    table
 }
 
 type Row = (&'static str, &'static str, fn(&Figures) -> String);
@@ -73,8 +161,7 @@ const ROWS: [Row; 9] = [
 ];
 
 fn table(faults: usize, columns: &[(&str, Figures)]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = empty();
     let names = columns.iter().map(|(name, _)| (*name).to_owned());
     table.set_header([format!("over {faults} faults"), "target".to_owned()].into_iter().chain(names));
     for (what, target, of) in ROWS {

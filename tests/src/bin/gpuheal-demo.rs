@@ -9,6 +9,7 @@ use gpuheal_tests::{
     cluster::Kind,
     fleet::Fleet,
     invariants,
+    output::{self, Format},
     script::{self, SCENES, Stage},
     show::Screen,
     timeline::Timeline,
@@ -30,9 +31,9 @@ struct Args {
     /// Stay up at the end, and print how to look around.
     #[arg(long)]
     keep: bool,
-    /// The outcomes as JSON instead of the tables.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    /// How the outcomes are written; without tables there is no timeline either.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,12 +42,6 @@ enum Kube {
     Sim,
     /// Kubernetes' own control plane
     Real,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
 }
 
 fn main() -> ExitCode {
@@ -85,7 +80,7 @@ async fn until_told_to_end(run: impl Future<Output = Result<()>>) -> Result<()> 
 async fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ u64::from(chrono::Utc::now().timestamp_subsec_micros()));
     let screen = Screen::stdout();
-    let quiet = args.output == Output::Json;
+    let quiet = args.output != Format::Table;
     let line = |place: &str, stage: &str, text: &str| {
         if !quiet {
             screen.line(place, stage, text);
@@ -107,8 +102,8 @@ async fn run(args: &Args) -> Result<()> {
     // What the last scene led to may still be on its way to the screen.
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(timeline);
-    if quiet {
-        screen.print(&serde_json::to_string_pretty(&stage.outcomes)?);
+    if let Some(text) = args.output.text(&stage.outcomes)? {
+        output::print(&text);
     } else {
         screen.tables(&stage.outcomes);
         screen.postgres(&stage.fleet.pool).await?;

@@ -1,5 +1,7 @@
 //! `audit list` and `audit verify`.
 
+use std::io::Write;
+
 use gpuheal_proto::fleet::v1::{ListEntriesRequest, VerifyChainRequest, audit_service_client::AuditServiceClient};
 use tonic::transport::Channel;
 
@@ -9,7 +11,7 @@ use super::{
 };
 use crate::{
     args::Audit,
-    output::{Checked, Printer},
+    output::{Checked, Printer, Progress},
 };
 
 pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
@@ -29,7 +31,7 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
                 Some(cluster) => vec![cluster.to_string()],
                 None => all_chains(channel.clone()).await?,
             };
-            let checked = verify(channel, clusters).await?;
+            let checked = verify(channel, clusters, Progress::stderr()).await?;
             printer.list(&checked, false)?;
             Ok(checked.iter().all(|chain| chain.intact))
         }
@@ -44,10 +46,12 @@ async fn all_chains(channel: Channel) -> Result<Vec<String>, Error> {
     Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(all.into_iter().map(|cluster| cluster.cluster_id)).collect())
 }
 
-async fn verify(channel: Channel, clusters: Vec<String>) -> Result<Vec<Checked>, Error> {
+async fn verify(channel: Channel, clusters: Vec<String>, mut progress: Progress<impl Write>) -> Result<Vec<Checked>, Error> {
     let mut client = AuditServiceClient::new(channel);
     let mut checked = Vec::new();
-    for cluster_id in clusters {
+    let of = clusters.len();
+    for (done, cluster_id) in clusters.into_iter().enumerate() {
+        progress.at(&format!("{done} of {of} chains checked, at {cluster_id}"));
         let chain = client.verify_chain(VerifyChainRequest { cluster_id: cluster_id.clone() }).await?.into_inner();
         checked.push(Checked {
             cluster_id,

@@ -1,0 +1,48 @@
+//! What a program prints at its end, in the formats that every program of ours has by `-o`.
+
+use std::io::Write as _;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Columns for people.
+    Table,
+    /// For scripts.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl Format {
+    /// The value in this format; nothing for a table, which each program draws by itself.
+    pub fn text(self, value: &impl Serialize) -> Result<Option<String>> {
+        Ok(match self {
+            Self::Table => None,
+            Self::Json => Some(serde_json::to_string_pretty(value)? + "\n"),
+            Self::Yaml => Some(serde_saphyr::to_string(value)?),
+        })
+    }
+}
+
+/// Writes to standard output; a reader who has seen enough, as `head` has, is no failure.
+pub fn print(text: &str) {
+    let _closed_pipe = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_and_yaml_say_the_same_and_a_table_is_left_to_its_program() {
+        let value = serde_json::json!([["kubesim", {"faults": 3, "taint_ms": [1.5, 2.5]}]]);
+        let json: serde_json::Value = serde_json::from_str(&Format::Json.text(&value).unwrap().unwrap()).unwrap();
+        let yaml: serde_json::Value = serde_saphyr::from_str(&Format::Yaml.text(&value).unwrap().unwrap()).unwrap();
+        assert_eq!((&json, &yaml), (&value, &value));
+        assert_eq!(Format::Table.text(&value).unwrap(), None);
+    }
+}
