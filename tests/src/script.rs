@@ -36,6 +36,9 @@ pub const PATIENT_LEASE: [&str; 3] = ["20s", "12s", "1s"];
 /// are given nine times that.
 pub const WITHIN: Duration = Duration::from_secs(180);
 
+/// Longest pause before a scene: half of what the script's spokes wait between two looks at an exporter.
+const PAUSE_MS_MAX: u64 = 500;
+
 /// What came of one fault, for the tables at the end.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Outcome {
@@ -136,8 +139,10 @@ impl Stage {
         Self { fleet, outcomes: vec![], seeded: Seeded::new(seed ^ 0x5ce7e) }
     }
 
-    /// Plays one scene by its letter.
+    /// Plays one scene by its letter, after a pause that is drawn: where in the rounds of spokes and hub its fault falls
+    /// comes from the seed, what comes of it does not.
     pub async fn play(&mut self, letter: char) -> Result<()> {
+        tokio::time::sleep(Duration::from_millis(self.seeded.between(0, PAUSE_MS_MAX))).await;
         let played = match letter {
             'a' => a_quarantine::play(self).await,
             'b' => b_many_ways::play(self).await,
@@ -152,6 +157,16 @@ impl Stage {
             other => bail!("there is no scene {other:?}: they go from a to j"),
         };
         played.with_context(|| format!("scene {letter}"))
+    }
+
+    /// One of a node's GPUs: every machine of the script has at least four.
+    pub(crate) fn draw_gpu(&mut self) -> usize {
+        usize::try_from(self.seeded.between(0, 3)).expect("a number below four fits")
+    }
+
+    /// A span of pods: how long they are given to end, or need for it.
+    pub(crate) fn draw_span(&mut self, low: u32, high: u32) -> u32 {
+        u32::try_from(self.seeded.between(low.into(), high.into())).expect("it lies between two that fit")
     }
 
     /// A GPU node of a cluster, by its place.

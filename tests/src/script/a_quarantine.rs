@@ -18,9 +18,9 @@ const MIN_AVAILABLE: u32 = 2;
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let node = stage.node("alpha", 0)?;
-    let exit_after_ms = u32::try_from(stage.seeded.between(100, 400))?;
+    let (gpu, grace_s, exit_after_ms) = (stage.draw_gpu(), stage.draw_span(4, 8), stage.draw_span(100, 400));
     let cluster = stage.fleet.cluster("alpha")?;
-    let shape = Shape { replicas: REPLICAS, gpus: 1, grace_s: 5, exit_after_ms };
+    let shape = Shape { replicas: REPLICAS, gpus: 1, grace_s, exit_after_ms };
     let [volume, claim] = workload::bound_claim(STATEFUL);
     let objects = vec![
         workload::deployment(APP, shape),
@@ -44,7 +44,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let names = cluster.observer.pods_of(&node);
 
     let since = Instant::now();
-    let visible = setting::gpu_falls_off_the_bus(cluster, &node, 2).await?;
+    let visible = setting::gpu_falls_off_the_bus(cluster, &node, gpu).await?;
     let tainted = stage.tainted("alpha", &node, since).await?;
     let moving: Vec<String> = stateless.iter().chain(&stateful).cloned().collect();
     let (drained, fewest) = setting::fewest_ready(cluster, APP, stage.gone("alpha", &node, &moving)).await?;

@@ -10,13 +10,13 @@ use super::{Outcome, Stage, ms, setting};
 use crate::{alert, alert::Alert, facts, wait};
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    let node = stage.node("alpha", 1)?;
+    let (node, gpu) = (stage.node("alpha", 1)?, stage.draw_gpu());
     let cluster = stage.fleet.cluster("alpha")?;
     let exporter = cluster.exporter(&node);
     let since = Instant::now();
-    let version = exporter.change(|gpus| gpus[1].xid = 79);
+    let version = exporter.change(|gpus| gpus[gpu].xid = 79);
     let starts_at = "2026-11-29T08:00:00.221Z".to_owned();
-    let body = alert::group(&[Alert::xid(&node, &exporter.gpus()[1], 79, starts_at)]);
+    let body = alert::group(&[Alert::xid(&node, &exporter.gpus()[gpu], 79, starts_at)]);
     let mut twin = body.clone();
     twin["externalURL"] = json!("http://alertmanager-1.example.com");
     let webhooks = cluster.webhooks();

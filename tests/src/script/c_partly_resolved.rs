@@ -9,13 +9,14 @@ use crate::{alert, alert::Alert, facts, wait};
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let (firing, resolved) = (stage.node("beta", 0)?, stage.node("beta", 1)?);
+    let (gpu, other) = (stage.draw_gpu(), stage.draw_gpu());
     let cluster = stage.fleet.cluster("beta")?;
     let since = Instant::now();
-    let version = cluster.exporter(&firing).change(|gpus| gpus[0].xid = 79);
+    let version = cluster.exporter(&firing).change(|gpus| gpus[gpu].xid = 79);
     let starts_at = "2026-11-29T08:10:00Z".to_owned();
-    let mut healthy_again = Alert::xid(&resolved, &cluster.exporter(&resolved).gpus()[0], 95, starts_at.clone());
+    let mut healthy_again = Alert::xid(&resolved, &cluster.exporter(&resolved).gpus()[other], 95, starts_at.clone());
     healthy_again.firing = false;
-    let body = alert::group(&[healthy_again, Alert::xid(&firing, &cluster.exporter(&firing).gpus()[0], 79, starts_at)]);
+    let body = alert::group(&[healthy_again, Alert::xid(&firing, &cluster.exporter(&firing).gpus()[gpu], 79, starts_at)]);
     ensure!(body["status"] == "firing", "the group's own status is firing");
     for address in cluster.webhooks() {
         let status = stage.fleet.post_alert(&address, &body).await?;

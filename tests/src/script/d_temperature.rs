@@ -14,10 +14,10 @@ use crate::{facts, wait};
 const WATCHED: Duration = Duration::from_secs(3);
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    let node = stage.node("beta", 2)?;
+    let (node, gpu) = (stage.node("beta", 2)?, stage.draw_gpu());
     let cluster = stage.fleet.cluster("beta")?;
     let exporter = cluster.exporter(&node);
-    exporter.change(|gpus| gpus[0].temperature = 82.0);
+    exporter.change(|gpus| gpus[gpu].temperature = 82.0);
     let pool = &stage.fleet.pool;
     let warned = wait::until("a P1 incident that is watched", WITHIN, || async {
         let incidents = facts::incidents(pool, "beta", &node).await?;
@@ -34,9 +34,9 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
 
     let since = Instant::now();
     let version = exporter.change(|gpus| {
-        gpus[0].temperature = 90.0;
-        gpus[0].memory_temperature = 99.0;
-        gpus[0].hw_thermal = 3;
+        gpus[gpu].temperature = 90.0;
+        gpus[gpu].memory_temperature = 99.0;
+        gpus[gpu].hw_thermal = 3;
     });
     let visible = setting::first_served(cluster, &node, version).await?;
     let tainted = stage.tainted("beta", &node, since).await?;

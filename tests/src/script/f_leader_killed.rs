@@ -19,8 +19,9 @@ const GATE: &str = "gate";
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let node = stage.node("gamma", 0)?;
+    let (gpu, grace_s, exit_after_ms) = (stage.draw_gpu(), stage.draw_span(8, 12), stage.draw_span(400, 900));
     let cluster = stage.fleet.cluster("gamma")?;
-    let shape = Shape { replicas: 3, gpus: 1, grace_s: 10, exit_after_ms: 700 };
+    let shape = Shape { replicas: 3, gpus: 1, grace_s, exit_after_ms };
     let objects = vec![
         workload::deployment(APP, shape),
         workload::budget(APP, 2),
@@ -31,7 +32,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let moving = uids_of(cluster, &node, &[APP, GATE]).await?;
     ensure!(moving.len() == 4, "the node is not set up as the scene needs it");
     let since = Instant::now();
-    let visible = setting::gpu_falls_off_the_bus(cluster, &node, 0).await?;
+    let visible = setting::gpu_falls_off_the_bus(cluster, &node, gpu).await?;
     let tainted = stage.tainted("gamma", &node, since).await?;
     let observer = &cluster.observer;
     wait::until("the first pod told to go", WITHIN, || async {

@@ -9,11 +9,11 @@ use super::{Outcome, Stage, WITHIN, ms, setting};
 use crate::{facts, wait};
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
-    let node = stage.node("gamma", 1)?;
+    let (node, gpu) = (stage.node("gamma", 1)?, stage.draw_gpu());
     let since = Instant::now();
     let mut lock = stage.fleet.pool.begin().await?;
     sqlx::query("LOCK TABLE commands IN SHARE MODE").execute(&mut *lock).await?;
-    let visible = setting::gpu_falls_off_the_bus(stage.fleet.cluster("gamma")?, &node, 0).await?;
+    let visible = setting::gpu_falls_off_the_bus(stage.fleet.cluster("gamma")?, &node, gpu).await?;
     let pool = stage.fleet.pool.clone();
     wait::until("the fault to be acked", WITHIN, || async {
         let faults = facts::faults(&pool, "gamma", &node).await?;

@@ -10,14 +10,15 @@ use crate::wait;
 
 pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let (ours, theirs) = (stage.node("alpha", 0)?, stage.node("alpha", 2)?);
+    let (gpu, other) = (stage.draw_gpu(), stage.draw_gpu());
     let cluster = stage.fleet.cluster("alpha")?;
     if cluster.observer.times_tainted(&ours) == 0 {
-        setting::gpu_falls_off_the_bus(cluster, &ours, 2).await?;
+        setting::gpu_falls_off_the_bus(cluster, &ours, gpu).await?;
         stage.succeeded("alpha", &ours, "evict").await?;
     }
     cluster.set_cordon(&theirs, true).await?;
     let since = Instant::now();
-    setting::gpu_falls_off_the_bus(cluster, &theirs, 3).await?;
+    setting::gpu_falls_off_the_bus(cluster, &theirs, other).await?;
     stage.tainted("alpha", &theirs, since).await?;
     stage.succeeded("alpha", &theirs, "evict").await?;
     ensure!(cordoned(stage, &ours).await?, "the policy cordons what it quarantines, {ours} is not cordoned");
