@@ -22,7 +22,7 @@ demo: postgres ## play the main job: a hub, three clusters, ten ways a fault may
 	@target/debug/gpuheal-demo --kube $(KUBE) $(ARGS)
 
 test: postgres ## run every test, on real Postgres and a real Kubernetes control plane (KUBE=off leaves the latter out, and says so)
-	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
+	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; tests/kube/kubectl.sh >/dev/null; fi
 	@cargo build --bins
 	@KUBE=$(KUBE) cargo test --workspace --no-fail-fast
 
@@ -44,6 +44,7 @@ fuzz: ## try broken and hostile input for SECONDS=60 on each target, or on TARGE
 
 kube: ## build the Kubernetes control plane that the tests run (nine minutes the first time)
 	@tests/kube/build.sh
+	@tests/kube/kubectl.sh
 
 lint: ## format, clippy with warnings as errors, buf
 	@cargo fmt --all --check

