@@ -1,10 +1,12 @@
 //! The invariants of docs/architecture.md as named checks over what a finished run left in Postgres and in the clusters.
 //! Each says what broke it. A run of any kind ends with all of them.
 
-use anyhow::{Context as _, Result, ensure};
+mod observed;
+
+use anyhow::{Context as _, Result, bail, ensure};
 use sqlx::PgPool;
 
-use crate::{cluster::Cluster, fleet::Fleet, record};
+use crate::{cluster::Cluster, facts, fleet::Fleet, record};
 
 /// Runs gpuhealctl as an administrator; gives its exit code, output and errors.
 pub type Ctl<'a> = &'a dyn Fn(&[&str]) -> Result<(i32, String, String)>;
@@ -39,7 +41,38 @@ pub async fn check(fleet: &Fleet) -> Result<()> {
     for Check { number, name, held } in all(&left).await {
         held.with_context(|| format!("invariant {number}, {name}"))?;
     }
+    nodes_seen_out_never_exceed_the_budget(&left).await.context("invariant 4")?;
+    what_was_released_is_as_it_was(&left).await.context("invariant 6")
+}
+
+/// 4. The same at every moment, by the cluster's own story: how many nodes it showed with our marks at once.
+async fn nodes_seen_out_never_exceed_the_budget(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
+        let most = observed::most_marked(&cluster.observer.view().node_changes_from(0));
+        let (_, allowed) = facts::budget(left.pool, &cluster.id).await?;
+        ensure!(most <= usize::try_from(allowed)?, "{most} nodes of {} were marked at once, its budget is {allowed}", cluster.id);
+    }
     Ok(())
+}
+
+/// 6. A released node is cordoned if it was before, and not if not. No person cordons or uncordons one that is out here.
+async fn what_was_released_is_as_it_was(left: &Left<'_>) -> Result<()> {
+    for cluster in left.clusters {
+        for node in released(left.pool, cluster).await? {
+            if let Some(what) = observed::unrestored(&cluster.observer.node_changes(&node)) {
+                bail!("release restores exactly what we changed: {}/{node}: {what}", cluster.id);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nodes whose last incident was released.
+async fn released(pool: &PgPool, cluster: &Cluster) -> Result<Vec<String>> {
+    let sql =
+        "SELECT DISTINCT ON (node_name) node_name, state FROM incidents WHERE cluster_id = $1 ORDER BY node_name, opened_at DESC";
+    let last: Vec<(String, String)> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(pool).await?;
+    Ok(last.into_iter().filter(|(_, state)| state == "released").map(|(node, _)| node).collect())
 }
 
 /// Checks every invariant that a finished run can show.
@@ -143,11 +176,8 @@ async fn no_mark_without_an_open_incident(left: &Left<'_>) -> Result<()> {
 /// 6. Release restores exactly what we changed: a node whose incident was released carries nothing of ours.
 async fn release_leaves_nothing_of_ours(left: &Left<'_>) -> Result<()> {
     for cluster in left.clusters {
-        let sql = "SELECT DISTINCT ON (node_name) node_name, state FROM incidents WHERE cluster_id = $1 ORDER BY node_name, opened_at DESC";
-        let last: Vec<(String, String)> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(left.pool).await?;
-        for (node, _) in last.iter().filter(|(_, state)| state == "released") {
-            let changes = cluster.observer.node_changes(node);
-            let marked = changes.last().is_some_and(|change| change.tainted || change.labelled);
+        for node in released(left.pool, cluster).await? {
+            let marked = cluster.observer.marked_now(&node);
             ensure!(!marked, "release restores exactly what we changed: {}/{node} still carries our marks", cluster.id);
         }
     }
