@@ -7,6 +7,7 @@ use gpuheal_proto::time::Timestamp;
 
 /// This machine's clock. A clock before 1970 reads as 1970.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_unix_ms(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))

@@ -14,6 +14,7 @@ const DRIFT_PPM: u32 = 200;
 
 /// This machine's wall clock: for records and people, never for a deadline.
 #[must_use]
+#[expect(clippy::disallowed_methods, reason = "this is the place")]
 pub fn wall() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH.after(since)
