@@ -76,12 +76,14 @@ impl Source {
         let mut flying = VecDeque::<(u64, u64, Instant)>::new();
         let mut acked = Vec::with_capacity(plan.len());
         loop {
+            // One moment for both looks: what is due is either sent or waits for credit, which an ack brings.
+            let now = Instant::now();
             while let Some(due) = plan.front().copied()
-                && due.at <= Instant::now()
+                && due.at <= now
                 && sent_upto - acked_upto + due.faults <= credit
             {
                 plan.pop_front();
-                let from = if paced { due.at } else { Instant::now() };
+                let from = if paced { due.at } else { now };
                 let batch = self.batch(stream, sent_upto + 1, due.faults);
                 sent_upto += due.faults;
                 flying.push_back((sent_upto, due.faults, from));
@@ -92,8 +94,7 @@ impl Source {
             if plan.is_empty() && flying.is_empty() {
                 return Ok(acked);
             }
-            // What is due already waits for credit alone.
-            let next = plan.front().map(|due| due.at).filter(|at| *at > Instant::now());
+            let next = plan.front().map(|due| due.at).filter(|at| *at > now);
             tokio::select! {
                 message = down.message() => match message?.and_then(|message| message.message) {
                     Some(Down::FaultAck(ack)) => {
@@ -109,7 +110,7 @@ impl Source {
                     Some(_) => {}
                     None => bail!("the hub ended the stream"),
                 },
-                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+                () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
                 _ = beats.tick() => {
                     n += 1;
                     let _ended = up.send(beat(n, self.replica.lease()));
