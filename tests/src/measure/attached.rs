@@ -122,7 +122,7 @@ async fn measured(alone: &mut Alone, plan: Plan, clusters: &[String], say: &impl
         let cluster = &clusters[n / REPLICAS];
         let leads = n.is_multiple_of(REPLICAS);
         let replica = Replica::load(&alone.identity(cluster), cluster, &format!("spoke-{}", n % REPLICAS), leads, NODES)?;
-        spokes.spawn(spoke(replica, alone.link().to_owned(), board.clone(), n, Seeded::new(plan.seed ^ (n as u64) << 20)));
+        spokes.spawn(spoke(replica, alone.link().to_owned(), board.clone(), n, Seeded::new(plan.seed ^ ((n as u64) << 20))));
     }
     figures.first_seconds = all_since(&board, began, say).await?;
     tokio::time::sleep(SETTLE).await;

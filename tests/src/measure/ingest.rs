@@ -122,7 +122,7 @@ async fn measured(alone: &mut Alone, plan: Plan, clusters: &[String], say: &impl
     let mut sources = vec![];
     for (n, cluster) in clusters.iter().enumerate() {
         let replica = Replica::load(&alone.identity(cluster), cluster, "spoke-0", true, plan.nodes)?;
-        sources.push(Source::new(replica, plan.seed ^ (n as u64) << 20)?);
+        sources.push(Source::new(replica, plan.seed ^ ((n as u64) << 20))?);
     }
     say(&format!("{} faults/s from {} sessions for {} s", plan.rate, plan.sessions, plan.span.as_secs()));
     let (sources, took, acked) = phase(alone, plan, sources, "paced").await?;
