@@ -125,7 +125,7 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
          w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
-         FROM hub_state h LEFT JOIN clusters c ON c.cluster_id = $1 \
+         FROM (SELECT stop_reason, raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
          LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
