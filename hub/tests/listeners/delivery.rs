@@ -344,13 +344,13 @@ async fn without_a_signer_nothing_is_sent_and_the_command_expires() {
 /// Failure table, row 34.
 #[tokio::test]
 async fn a_spoke_that_reads_nothing_holds_up_no_other() {
-    // More than its lane and a round of the stage take together.
-    const WAITING: i64 = 1000;
+    // Of 1.5 KiB each: more than its lane, the 2 MiB that a connection takes in unread, and a round of the stage together.
+    const WAITING: i64 = 3000;
     let hub = Hub::start_with_database().await;
     let first = propose(&hub, "alpha", 1).await;
     let more = "INSERT INTO commands (cluster_id, command_id, incident_id, decision_no, idempotency_key, action, node_uid, node_name, level, reason,
              policy_revision, policy_digest, steps_asked, cmd_seq, plan_rev, hub_term, created_at, deliver_by, start_by, finish_by, expires_at)
-         SELECT cluster_id, gen_random_uuid(), incident_id, 1, 'k' || n, action, 'uid-' || n, 'node-' || n, level, reason,
+         SELECT cluster_id, gen_random_uuid(), incident_id, 1, 'k' || n, action, 'uid-' || n, 'node-' || n, level, repeat('x', 1000),
              policy_revision, policy_digest, steps_asked, n, 1, 1, created_at, deliver_by, start_by, finish_by, expires_at
          FROM commands, generate_series(2, $2) AS n WHERE command_id = $1";
     sqlx::query(more).bind(first).bind(WAITING).execute(&hub.pool).await.unwrap();
@@ -363,21 +363,16 @@ async fn a_spoke_that_reads_nothing_holds_up_no_other() {
             more => signed += more,
         }
     }
+    // Both live, so that neither is sent away as dead: one only does not read.
     let deaf = attach(&hub, "r0", Some(2)).await;
-    // It lives, so that it is not sent away as dead: it only does not read.
-    let beats = tokio::spawn(async move {
-        loop {
-            let beat = v1::Heartbeat { lease_transitions: Some(2), ..v1::Heartbeat::default() };
-            deaf.try_send(attach_request::Message::Heartbeat(beat)).await;
-            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        }
-    });
+    deaf.beat(2);
     let mut beta = Replica::attach(&hub, hello("beta", "r0", Some(2))).await.unwrap_or_else(|r| panic!("{r:?}")).0;
+    beta.beat(2);
     let stop = tokio_util::sync::CancellationToken::new();
     let running = tokio::spawn(delivering.run(stop.clone()));
     let body = envelope::parse(&beta.command().await).unwrap().payload;
     assert_eq!(v1::CommandBody::decode(body).unwrap().command_id, other.to_string());
-    beats.abort();
+    drop(deaf);
     stop.cancel();
     running.await.unwrap();
 }

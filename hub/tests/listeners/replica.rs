@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::link::v1::{
-    AttachRequest, AttachResponse, Hello, JournalHead, Reject, Welcome, attach_request, attach_response::Message,
+    AttachRequest, AttachResponse, Heartbeat, Hello, JournalHead, Reject, Welcome, attach_request, attach_response::Message,
     link_service_client::LinkServiceClient,
 };
 use tokio::sync::mpsc;
@@ -57,7 +57,19 @@ impl Replica {
         self.up.send(AttachRequest { message: Some(message) }).await.unwrap();
     }
 
-    /// The same when the stream may be over already.
+    /// Says every few seconds that it leads and lives, for as long as its stream is open.
+    pub(crate) fn beat(&self, lease: u64) {
+        let up = self.up.clone();
+        tokio::spawn(async move {
+            let beat = Heartbeat { lease_transitions: Some(lease), ..Heartbeat::default() };
+            let beat = AttachRequest { message: Some(attach_request::Message::Heartbeat(beat)) };
+            while up.send(beat.clone()).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+        });
+    }
+
+    /// Sends although the stream may be over already.
     pub(crate) async fn try_send(&self, message: attach_request::Message) {
         let _ = self.up.send(AttachRequest { message: Some(message) }).await;
     }
