@@ -310,6 +310,7 @@ impl Case<'_> {
             }
             hand::Orphan::None => self.course(given_back),
         }
+        self.count_found();
     }
 }
 

@@ -30,8 +30,8 @@ pub enum Out {
     Down(u64, Box<Down>),
     /// It ends a stream.
     Close(u64),
-    /// Faults were committed: cluster, stream and up to where.
-    Committed(ClusterId, v1::FaultAck),
+    /// Faults of this session were committed.
+    Committed(Owner),
     /// Envelopes were put on streams and are still to be noted.
     Note(Vec<Due>),
     /// There is something to do soon.
@@ -93,8 +93,8 @@ impl Hub {
         session.heard = now;
         let owner = session.owner.clone();
         let taken = match message {
-            Up::FaultBatch(batch) => store.faults(&owner, batch).map(|ack| self.acked(conn, cluster, ack)),
-            Up::Gap(gap) => store.gap(&owner, gap).map(|ack| self.acked(conn, cluster, ack)),
+            Up::FaultBatch(batch) => store.faults(&owner, batch).map(|ack| self.acked(conn, &owner, ack)),
+            Up::Gap(gap) => store.gap(&owner, gap).map(|ack| self.acked(conn, &owner, ack)),
             Up::ClusterState(state) => store.state(cluster, state),
             Up::Evidence(batch) => store.evidence(cluster, batch),
             Up::CommandStatus(status) => store.settle(cluster, status).map(|ack| self.down(conn, Down::StatusAck(ack))),
@@ -107,8 +107,8 @@ impl Hub {
         }
     }
 
-    fn acked(&mut self, conn: u64, cluster: &ClusterId, ack: v1::FaultAck) {
-        self.out.push(Out::Committed(cluster.clone(), ack.clone()));
+    fn acked(&mut self, conn: u64, owner: &Owner, ack: v1::FaultAck) {
+        self.out.push(Out::Committed(owner.clone()));
         self.down(conn, Down::FaultAck(ack));
     }
 

@@ -231,8 +231,8 @@ impl Store for Memory {
         let streams = &self.clusters[&hello.cluster].streams;
         let acked = |stream: &gpuheal_proto::ids::StreamId| streams.get(stream).map(|upto| (stream.to_string(), *upto));
         let acked = hello.streams.iter().filter_map(acked).collect();
-        let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         let (hub_term, term_raised) = self.term_for(hello);
+        let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised })
     }
 

@@ -16,14 +16,10 @@ pub enum Mutation {
     BudgetUnguarded,
     /// A command that came to nothing gives its place back before the cluster has been seen.
     HoldFreedBlind,
-    /// A session is resumed from the first number on that the journal holds, and what was taken is taken again.
-    NoDedup,
     /// Decisions are not written to the audit.
     NoAudit,
     /// The spoke leaves no tombstone for what it refuses or is told to cancel.
     NoTombstone,
-    /// The spoke does not compare plan revisions.
-    AnyPlanRevision,
     /// The spoke acts whatever the time is.
     AnyTime,
     /// The spoke acts without holding the Lease.
@@ -34,12 +30,8 @@ pub enum Mutation {
     ActBeforeIntent,
     /// The undo record is read after our own patch.
     UndoAfterPatch,
-    /// The spoke does not look at the fence.
-    AnyTerm,
     /// A journal that was not closed goes on under its old stream.
     StreamReused,
-    /// What is held is not journaled, and what is found after a restart is called an edge.
-    Forgetful,
     /// A source that is silent counts as clear.
     SilenceIsHealth,
     /// The ceiling is not looked at.
@@ -63,18 +55,14 @@ impl Mutation {
         Self::TermNeverRises,
         Self::BudgetUnguarded,
         Self::HoldFreedBlind,
-        Self::NoDedup,
         Self::NoAudit,
         Self::NoTombstone,
-        Self::AnyPlanRevision,
         Self::AnyTime,
         Self::AnyLeader,
         Self::AnyVersion,
         Self::ActBeforeIntent,
         Self::UndoAfterPatch,
-        Self::AnyTerm,
         Self::StreamReused,
-        Self::Forgetful,
         Self::SilenceIsHealth,
         Self::NoCeiling,
         Self::NobodyResumes,

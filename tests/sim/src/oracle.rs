@@ -12,14 +12,16 @@ use gpuheal_proto::{
     command::{CommandState, Times},
     fault::FaultClass,
     ids::{ClusterId, CommandId, FaultKey, NodeUid},
-    time::Timestamp,
+    time::{Timestamp, parse_rfc3339},
     words::Action,
 };
+use gpuheal_spoke::healaction;
 
 use crate::{
     api::{Api, Effect},
     body::{self, Body, Ill},
     memory::{Cluster, Memory},
+    store::{Due, Owner},
 };
 
 /// So long something may be ill before a silent source counts as stale, three minutes, and the hub has heard of it.
@@ -64,6 +66,8 @@ pub struct Oracle {
     /// The first broken invariant.
     pub broken: Option<Broken>,
     issued: BTreeMap<CommandId, Issued>,
+    /// Cluster, term and number of every command.
+    numbers: BTreeSet<(ClusterId, u64, u64)>,
     effects: BTreeMap<(CommandId, String), (u32, String)>,
     acked: BTreeMap<(ClusterId, FaultKey), Timestamp>,
     closed: BTreeSet<gpuheal_proto::ids::IncidentId>,
@@ -72,6 +76,8 @@ pub struct Oracle {
     /// The database was restored and nobody raised its epoch: places that were taken since the backup are known again only
     /// once each cluster was seen.
     forgot: bool,
+    /// The database was restored, whoever raised its epoch.
+    pub restored: bool,
     /// How many effects there were.
     pub acts: u64,
     /// How many incidents were closed.
@@ -212,6 +218,11 @@ impl Oracle {
             entry.fact.kind == Kind::Decision.as_str() && entry.fact.body.contains(&text)
         };
         let audited = db.audit.get(id.as_str()).is_some_and(|chain| chain.iter().rev().take(200).any(told));
+        let number = (id.clone(), command.hub_term, command.cmd_seq);
+        if !self.numbers.insert(number) && !self.forgot {
+            let why = format!("{id}: term {}, number {}", command.hub_term, command.cmd_seq);
+            self.breaks("no number is given out twice", now, why);
+        }
         let issued = Issued { times: planned.times, action: planned.action, audited, reasoned };
         self.issued.insert(planned.id, issued);
     }
@@ -245,9 +256,10 @@ impl Oracle {
     }
 
     /// The database was restored from a backup of that moment: what was acked since is the journals' to send again.
-    pub fn restored(&mut self, backup: Timestamp, raised: bool) {
+    pub fn is_restored(&mut self, backup: Timestamp, raised: bool) {
         self.acked.retain(|_, at| *at <= backup);
         self.forgot |= !raised;
+        self.restored = true;
     }
 
     /// Somebody else has taken a mark off a node: to set it again is another effect.
@@ -318,6 +330,50 @@ impl Oracle {
             if late && !command.state.terminal() {
                 let why = format!("{} is {} and was due by {}", command.planned.id, command.state, command.planned.times.finish_by);
                 self.breaks("every command ends by finish_by and a minute", now, why);
+            }
+        }
+    }
+
+    /// The generation is looked at in the transaction that takes a batch.
+    pub fn a_session_that_was_taken_over_commits_nothing(&mut self, db: &Memory, owner: &Owner, now: Timestamp) {
+        let session = db.sessions(&owner.cluster).find(|(replica, _)| **replica == owner.replica);
+        let generation = session.map(|(_, session)| session.generation);
+        if generation != Some(owner.generation) {
+            let why = format!("generation {} of {}/{}, {generation:?} owns it", owner.generation, owner.cluster, owner.replica);
+            self.breaks("a session that was taken over commits nothing", now, why);
+        }
+    }
+
+    /// Undelivered by `deliver_by`: dead.
+    pub fn nothing_is_sent_after_its_time(&mut self, sent: &[Due], now: Timestamp) {
+        for due in sent.iter().filter(|due| !due.cancels) {
+            let late = self.issued.get(&due.command).filter(|issued| due.at > issued.times.deliver_by);
+            if let Some(by) = late.map(|issued| issued.times.deliver_by) {
+                self.breaks("nothing is sent after its time", now, format!("{} was to be delivered by {by}", due.command));
+            }
+        }
+    }
+
+    /// Liveness: an intent is taken up until it has an end.
+    pub fn every_intent_ends(&mut self, id: &ClusterId, api: &Api, now: Timestamp) {
+        for action in api.actions.values().filter(|action| !healaction::is_final(action)) {
+            let by = parse_rfc3339(&action.spec.finish_by).unwrap_or(Timestamp::EPOCH);
+            if now.since(by) > Duration::from_secs(60) {
+                self.breaks("every intent ends", now, format!("{id}: {} is {} past {by}", action.id(), healaction::state(action)));
+            }
+        }
+    }
+
+    /// Liveness: what a cluster says of a command is what the hub knows of it, if it knows the command at all.
+    pub fn what_was_done_is_known(&mut self, id: &ClusterId, api: &Api, db: &Memory, now: Timestamp) {
+        // What was acked and then forgotten is not told again: see docs/simulation.md.
+        let Some(rows) = db.clusters.get(id).filter(|_| !self.restored) else { return };
+        for action in api.actions.values().filter(|action| healaction::is_final(action)) {
+            let command = CommandId::parse(action.id()).ok().and_then(|id| rows.commands.get(&id));
+            let Some(state) = command.map(|command| command.state) else { continue };
+            if state != healaction::state(action) {
+                let why = format!("{id}: {} is {} there and {state} at the hub", action.id(), healaction::state(action));
+                self.breaks("what was done is known", now, why);
             }
         }
     }

@@ -57,6 +57,8 @@ pub enum Event {
     SpokeTick(Place, u64),
     /// A replica starts.
     SpokeStart(Place),
+    /// A replica dies.
+    Dies(Place, u64),
     /// Its journal is on the disk.
     Synced(Place, u64),
     /// A call reaches the API server.

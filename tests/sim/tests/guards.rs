@@ -23,17 +23,12 @@ macro_rules! guards {
 }
 
 guards!(
-    without_the_generation_check_a_session_that_was_taken_over_commits: AnyGeneration within 40,
     an_ack_before_the_commit_loses_faults: AckBeforeCommit within 40,
     without_the_audit_something_is_done_that_nobody_can_read: NoAudit within 10,
     without_the_budgets_guard_too_many_nodes_are_out: BudgetUnguarded within 40,
-    without_a_tombstone_a_final_word_is_not_final: NoTombstone within 60,
-    without_the_time_check_a_command_acts_after_its_deadline: AnyTime within 60,
     without_the_lease_two_leaders_act: AnyLeader within 40,
-    without_the_resource_version_a_node_is_marked_twice: AnyVersion within 60,
     an_act_before_its_intent_has_no_record: ActBeforeIntent within 10,
     an_undo_record_after_the_patch_leaves_our_mark: UndoAfterPatch within 60,
     without_the_ceiling_more_nodes_are_out_than_the_owner_allows: NoCeiling within 60,
     a_silent_source_that_counts_as_clear_releases_what_is_ill: SilenceIsHealth within 60,
-    without_the_sweep_commands_never_end: NoSweep within 60,
 );

@@ -130,6 +130,18 @@ impl Case<'_> {
         self.stand(state, keys, manual);
     }
 
+    /// A mark that is there beside an incident which holds no place, as after a restore: the node is out, whatever the budgets
+    /// say.
+    pub(super) fn count_found(&mut self) {
+        let node = &self.snapshot.node;
+        let shown = hand::mark_seen(self.snapshot) && node.plan_revision >= node.plan_rev_floor;
+        let unheld = self.incident().is_some_and(|incident| !incident.held) && self.decision.budget == BudgetOp::Keep;
+        if shown && unheld {
+            self.say("the node carries our mark: counted as out");
+            self.decision.budget = BudgetOp::HoldFound;
+        }
+    }
+
     /// A mark of ours without an incident gets one: it is out, whatever the budgets say, and somebody must know why.
     pub(super) fn adopt(&mut self) {
         let named = self.snapshot.node.mark.as_ref().map(|mark| mark.incident.clone()).unwrap_or_default();

@@ -41,13 +41,12 @@ impl Memory {
             self.cluster(cluster).streams.insert(stream.clone(), acked.max(end));
             return Ok(ack(acked.max(end)));
         }
-        let all = self.mutations.has(Mutation::NoDedup);
         if batch.first_seq > acked + 1 {
             return Ok(ack(acked));
         }
         let mut sights: BTreeMap<FaultKey, Sight> = BTreeMap::new();
         let (mut records, mut poison) = (0_u64, 0_u64);
-        for (_, wire) in (batch.first_seq..).zip(&batch.faults).filter(|(seq, _)| all || *seq > acked) {
+        for (_, wire) in (batch.first_seq..).zip(&batch.faults).filter(|(seq, _)| *seq > acked) {
             records += 1;
             match believe(cluster, wire) {
                 Some(fault) => {

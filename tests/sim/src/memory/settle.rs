@@ -72,7 +72,8 @@ impl Memory {
         let waits = |command: &Command| matches!(command.state, CommandState::Signed | CommandState::Dispatched);
         let found = self.cluster(cluster).commands.values_mut().find(ours).filter(|command| waits(command));
         let Some(command) = found.filter(|_| report.reported != Reported::NotNow) else {
-            if self.cluster(cluster).strangers.insert(report.subject.clone()) {
+            let seen = format!("{} {} {} {}", report.subject, report.status_seq, report.reported.word(), report.refusal);
+            if self.cluster(cluster).strangers.insert(seen) {
                 let body = json!({"refusal": report.refusal, "reason": report.reason});
                 let subject = format!("envelope/{}", report.subject);
                 self.tell(cluster, Kind::EnvelopeRefused, &format!("spoke/{cluster}"), &subject, None, &body);

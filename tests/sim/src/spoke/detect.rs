@@ -13,8 +13,6 @@ use gpuheal_spoke_core::{
 };
 
 use super::{Cache, Out, Spoke};
-use crate::mutation::Mutation;
-
 /// How often silence is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -89,16 +87,8 @@ impl Spoke {
         }
     }
 
-    fn found(&mut self, mut outcome: Outcome) {
-        let forgetful = self.me.mutations.has(Mutation::Forgetful);
-        if forgetful {
-            outcome.faults.iter_mut().for_each(|fault| fault.onset = gpuheal_proto::fault::Onset::Edge);
-        }
-        let held: Vec<_> = if forgetful {
-            Vec::new()
-        } else {
-            outcome.touched.iter().map(|uid| (uid.to_string(), self.held.node_bytes(uid))).collect()
-        };
+    fn found(&mut self, outcome: Outcome) {
+        let held: Vec<_> = outcome.touched.iter().map(|uid| (uid.to_string(), self.held.node_bytes(uid))).collect();
         for fault in &outcome.faults {
             self.say(format!("finds {} {} on {} ({})", fault.class, fault.code, fault.node.name, fault.onset));
         }

@@ -78,7 +78,6 @@ impl Spoke {
         let node = self.cache.facts(target.name.as_str()).filter(|node| node.uid == target.uid.as_str());
         if let Some(seen) = node.as_ref().and_then(NodeFacts::plan_revision)
             && seen > command.plan_rev
-            && !self.me.mutations.has(Mutation::AnyPlanRevision)
         {
             return cancelled(Refusal::Superseded, format!("plan revision {}, the node carries {seen}", command.plan_rev));
         }

@@ -11,7 +11,7 @@ use gpuheal_proto::{
 use gpuheal_spoke::healaction::{self, HealAction, HealActionSpec, Tombstone};
 use gpuheal_spoke_core::{
     mark::NodeFacts,
-    verify::{self, Authentic, Envelope, Fence, Held, HubNow, Known, Live, Refused, fingerprint},
+    verify::{self, Authentic, Envelope, Held, HubNow, Known, Live, Refused, fingerprint},
 };
 
 use super::{Spoke, Wait, run::Run};
@@ -108,11 +108,8 @@ impl Spoke {
         known: Known,
         looked_up: Option<&Option<NodeFacts>>,
     ) -> Result<Envelope<verify::Verified>, Refused> {
-        let Some((_, mut fence)) = self.fence else { return Err(Refused::new(Refusal::Busy, "the fence has not been read yet")) };
+        let Some((_, fence)) = self.fence else { return Err(Refused::new(Refusal::Busy, "the fence has not been read yet")) };
         let has = |mutation| self.me.mutations.has(mutation);
-        if has(Mutation::AnyTerm) {
-            fence = Fence::default();
-        }
         let mut now = self.hub_now();
         if has(Mutation::AnyTime) {
             now = Some(HubNow { at: envelope.command().times.created, uncertainty: std::time::Duration::ZERO });
@@ -120,15 +117,10 @@ impl Spoke {
         let timely = envelope.timely(&Held { known, fence, now })?;
         let command = timely.command();
         let name = command.target.node.name.as_str();
-        let mut node = match looked_up {
+        let node = match looked_up {
             Some(node) => node.clone(),
             None => self.cache.facts(name),
         };
-        if let Some(annotations) =
-            node.as_mut().and_then(|node| node.annotations.as_mut()).filter(|_| has(Mutation::AnyPlanRevision))
-        {
-            annotations.remove(gpuheal_proto::kubernetes::ANNOTATION_PLAN_REVISION);
-        }
         let standing = command.fault_keys.iter().map(|key| (*key, self.standing(key))).collect();
         let open = gpuheal_spoke_core::ceiling::Config::default();
         let live = Live {

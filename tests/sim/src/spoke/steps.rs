@@ -53,7 +53,7 @@ impl Spoke {
             return Err(gone(run));
         }
         match facts.plan_revision() {
-            Some(seen) if seen > run.command.plan_rev && !self.me.mutations.has(Mutation::AnyPlanRevision) => {
+            Some(seen) if seen > run.command.plan_rev => {
                 let reason = format!("plan revision {}, node {} carries {seen}", run.command.plan_rev, facts.name);
                 Err(Halt::End(CommandState::Cancelled, Some(Refusal::Superseded), reason))
             }
@@ -127,7 +127,7 @@ impl Spoke {
         if self.me.mutations.has(Mutation::AnyVersion)
             && let Some(ops) = patch.as_array_mut()
         {
-            ops.retain(|op| op["path"] != "/metadata/resourceVersion" && op["op"] != "remove");
+            ops.retain(|op| op["path"] != "/metadata/resourceVersion");
         }
         run.phase = Phase::Patching;
         let name = run.command.target.node.name.to_string();

@@ -28,6 +28,8 @@ pub enum Trouble {
     SpokeEnds,
     /// A replica loses its disk with its process.
     DiskLost,
+    /// All replicas of a cluster are down for minutes.
+    AllDown,
     /// A hub dies.
     HubDies,
     /// Database away.
@@ -36,6 +38,8 @@ pub enum Trouble {
     DbRestored,
     /// A replica does not reach the hubs.
     Cut,
+    /// One stream is stuck while the next one is free: what was sent on it comes after what is sent anew.
+    HalfOpen,
     /// A replica does not reach the API server.
     ApiCut,
     /// A replica stands still.
@@ -61,7 +65,7 @@ pub enum Trouble {
 }
 
 /// How often each happens, relative to the others.
-const WEIGHTS: [(Trouble, u64); 22] = [
+const WEIGHTS: [(Trouble, u64); 24] = [
     (Trouble::Illness, 40),
     (Trouble::Repair, 16),
     (Trouble::Reboot, 4),
@@ -69,10 +73,12 @@ const WEIGHTS: [(Trouble, u64); 22] = [
     (Trouble::SpokeDies, 14),
     (Trouble::SpokeEnds, 4),
     (Trouble::DiskLost, 1),
+    (Trouble::AllDown, 3),
     (Trouble::HubDies, 8),
     (Trouble::DbAway, 3),
     (Trouble::DbRestored, 1),
     (Trouble::Cut, 10),
+    (Trouble::HalfOpen, 8),
     (Trouble::ApiCut, 6),
     (Trouble::Pause, 6),
     (Trouble::WallJumps, 3),
@@ -128,7 +134,9 @@ impl World {
             Trouble::SpokeDies
             | Trouble::SpokeEnds
             | Trouble::DiskLost
+            | Trouble::AllDown
             | Trouble::Cut
+            | Trouble::HalfOpen
             | Trouble::ApiCut
             | Trouble::Pause
             | Trouble::WallJumps => self.replica(trouble),
@@ -215,15 +223,23 @@ impl World {
                 let (least, most) = *self.chance.pick(&[(500, 3000), (10_000, 60_000)]);
                 self.soon(least, most, Event::SpokeStart(place));
             }
+            Trouble::AllDown => {
+                for slot in 0..self.clusters[place.0].slots.len() {
+                    self.spoke_dies((place.0, slot), false);
+                    self.soon(60_000, 500_000, Event::SpokeStart((place.0, slot)));
+                }
+            }
             Trouble::Cut => self.cut(place),
+            Trouble::HalfOpen => self.half_open(place),
             Trouble::ApiCut => {
-                let span = self.chance.ms(2_000, 60_000);
+                let span = *self.chance.pick(&[3_000, 12_000, 40_000, 350_000]);
+                let span = Duration::from_millis(span);
                 self.slot(place).api_cut_until = now.after(span);
                 let life = self.slot(place).life;
                 self.at(now.after(span), Event::Listed(place, life));
             }
             Trouble::Pause => {
-                let span = self.chance.ms(1_000, 60_000);
+                let span = Duration::from_secs(*self.chance.pick(&[2, 8, 20, 60, 330]));
                 self.slot(place).paused_until = now.after(span);
             }
             _ => {
@@ -268,7 +284,7 @@ impl World {
         if procedure {
             self.db.raise_term();
         }
-        self.oracle.restored(made, procedure);
+        self.oracle.is_restored(made, procedure);
         // Whoever restores a database starts the hubs anew: see docs/simulation.md for what happens otherwise.
         for hub in 0..self.hubs.len() {
             self.hub_dies(hub);
@@ -310,6 +326,7 @@ impl World {
                 let slot = self.slot(place);
                 (slot.cut_until, slot.api_cut_until, slot.paused_until) = (now, now, now);
                 let life = slot.life;
+                self.conns.values_mut().filter(|conn| conn.place == place).for_each(|conn| conn.stuck_until = now);
                 self.flow(place);
                 self.soon(0, 100, Event::Listed(place, life));
                 self.soon(0, 1000, Event::SpokeStart(place));
@@ -337,6 +354,14 @@ impl World {
         }
     }
 
+    /// Before what was found is on the disk the process may die.
+    pub(super) fn after_find(&mut self, place: Place) {
+        if !self.peace && self.chance.once_in(40) {
+            let (life, at) = (self.slot(place).life, self.chance.ms(0, 1500));
+            self.at(self.now.after(at), Event::Dies(place, life));
+        }
+    }
+
     /// Right after a command was put on a stream, before that was noted, the way or the hub may be gone.
     pub(super) fn after_command(&mut self, hub: usize, place: Place) {
         if self.peace || !self.chance.once_in(8) {
@@ -361,6 +386,20 @@ impl World {
     /// Between a commit and its ack the hub may die.
     pub(super) fn dies_before_the_ack(&mut self) -> bool {
         !self.peace && self.chance.once_in(25)
+    }
+
+    fn half_open(&mut self, place: Place) {
+        let until = self.now.after(self.chance.ms(5_000, 40_000));
+        let Some(number) = self.slot(place).conn else { return };
+        if let Some(conn) = self.conns.get_mut(&number) {
+            conn.stuck_until = until;
+        }
+        self.at(until, Event::Mended(place));
+        // Its process soon starts anew and attaches again, while the old stream still holds what the old one said.
+        if self.chance.once_in(2) {
+            let (life, after) = (self.slot(place).life, self.chance.ms(0, 20_000));
+            self.at(self.now.after(after), Event::Dies(place, life));
+        }
     }
 
     fn cut(&mut self, place: Place) {

@@ -18,6 +18,8 @@ pub(super) struct Conn {
     pub(super) hub_life: u64,
     up_at: Timestamp,
     down_at: Timestamp,
+    /// This stream alone is stuck until then.
+    pub(super) stuck_until: Timestamp,
     /// Messages that wait for the way to be free.
     held: VecDeque<Event>,
     up_open: bool,
@@ -39,8 +41,18 @@ impl World {
         self.conn_number += 1;
         let number = self.conn_number;
         let hub_life = self.hubs[hub].1;
-        let conn =
-            Conn { place, life, hub, hub_life, up_at: now, down_at: now, held: VecDeque::new(), up_open: true, down_open: true };
+        let conn = Conn {
+            place,
+            life,
+            hub,
+            hub_life,
+            up_at: now,
+            down_at: now,
+            stuck_until: now,
+            held: VecDeque::new(),
+            up_open: true,
+            down_open: true,
+        };
         self.conns.insert(number, conn);
         let slot = self.slot(place);
         slot.conn = Some(number);
@@ -94,7 +106,7 @@ impl World {
         let Some(place) = self.conns.get(&number).map(|conn| conn.place) else { return false };
         let cut = self.slot(place).cut_until > now;
         let Some(conn) = self.conns.get_mut(&number) else { return false };
-        if cut || !conn.held.is_empty() {
+        if cut || conn.stuck_until > now || !conn.held.is_empty() {
             conn.held.push_back(event.clone());
             return false;
         }
@@ -104,7 +116,8 @@ impl World {
     /// The way is free again: what waited goes on, in order.
     pub(super) fn flow(&mut self, place: Place) {
         let now = self.now;
-        let numbers: Vec<u64> = self.conns.iter().filter(|(_, conn)| conn.place == place).map(|(number, _)| *number).collect();
+        let free = |conn: &Conn| conn.place == place && conn.stuck_until <= now;
+        let numbers: Vec<u64> = self.conns.iter().filter(|(_, conn)| free(conn)).map(|(number, _)| *number).collect();
         for number in numbers {
             let Some(conn) = self.conns.get_mut(&number) else { continue };
             let held = std::mem::take(&mut conn.held);
@@ -148,8 +161,12 @@ impl World {
             return;
         }
         slot.contact_at = now;
-        if let Down::FaultAck(ack) = &*message {
-            self.ack_arrives(place, ack);
+        match &*message {
+            Down::FaultAck(ack) => self.ack_arrives(place, &ack.stream_id, ack.persisted_upto),
+            Down::Welcome(welcome) => {
+                welcome.resume.iter().for_each(|point| self.ack_arrives(place, &point.stream_id, point.from_seq.saturating_sub(1)));
+            }
+            _ => {}
         }
         self.with_spoke(place, |spoke| spoke.down(*message));
     }

@@ -35,6 +35,13 @@ impl World {
                 }
             }
             Event::SpokeStart(place) => self.spoke_start(place),
+            Event::Dies(place, life) => {
+                if self.lives(place, life) && !self.peace {
+                    self.say(|| format!("{} dies", Self::name(place)));
+                    self.spoke_dies(place, false);
+                    self.soon(500, 20_000, Event::SpokeStart(place));
+                }
+            }
             Event::Scrape(cluster, node) => self.scrape(cluster, &node),
             Event::PodGone(cluster, uid) => {
                 self.clusters[cluster].api.pod_gone(&uid);
@@ -138,7 +145,9 @@ impl World {
             spoke::Out::Hang => self.hang_up(place),
             spoke::Out::Sync => {
                 let life = self.slot(place).life;
-                self.soon(5, 30, Event::Synced(place, life));
+                let most = if self.peace { 30 } else { 1500 };
+                self.soon(5, most, Event::Synced(place, life));
+                self.after_find(place);
             }
             spoke::Out::Die => {
                 self.say(|| format!("{} ends: the Lease is lost", Self::name(place)));
@@ -348,7 +357,8 @@ impl World {
                     }
                 }
                 hub::Out::Close(conn) => self.close(conn),
-                hub::Out::Committed(..) => {
+                hub::Out::Committed(owner) => {
+                    self.oracle.a_session_that_was_taken_over_commits_nothing(&self.db, &owner, self.now);
                     if self.dies_before_the_ack() {
                         self.say(|| format!("hub-{hub} dies before an ack"));
                         self.hub_dies(hub);
@@ -357,7 +367,10 @@ impl World {
                     }
                 }
                 // A hub that has died meanwhile notes nothing.
-                hub::Out::Note(due) => self.soon(1, 20, Event::Noted(hub, life, due)),
+                hub::Out::Note(due) => {
+                    self.oracle.nothing_is_sent_after_its_time(&due, self.now);
+                    self.soon(1, 20, Event::Noted(hub, life, due));
+                }
                 hub::Out::Wake => wakes = true,
                 hub::Out::Say(words) => self.say(|| words),
             }
@@ -404,14 +417,14 @@ impl World {
         }
     }
 
-    /// What an ack says is kept is remembered, to be looked for later.
-    pub(super) fn ack_arrives(&mut self, place: Place, ack: &v1::FaultAck) {
+    /// What an ack says is kept is remembered, to be looked for later; likewise what a Welcome goes on after.
+    pub(super) fn ack_arrives(&mut self, place: Place, stream: &str, upto: u64) {
         let now = self.now;
         let cluster = &self.clusters[place.0];
         let Some(spoke) = &cluster.slots[place.1].spoke else { return };
-        let known = spoke.disk.acked_upto(&ack.stream_id);
-        for seq in known + 1..=ack.persisted_upto {
-            let key = spoke.disk.fault(&ack.stream_id, seq).and_then(|fault| FaultKey::parse(&fault.fault_key).ok());
+        let known = spoke.disk.acked_upto(stream);
+        for seq in known + 1..=upto {
+            let key = spoke.disk.fault(stream, seq).and_then(|fault| FaultKey::parse(&fault.fault_key).ok());
             if let Some(key) = key {
                 self.oracle.fault_acked(&cluster.id, key, now);
             }
@@ -458,6 +471,8 @@ impl World {
         for at in 0..self.clusters.len() {
             let cluster = &self.clusters[at];
             self.oracle.no_mark_without_an_open_incident(&cluster.id, &cluster.api, &self.db, now);
+            self.oracle.every_intent_ends(&cluster.id, &cluster.api, now);
+            self.oracle.what_was_done_is_known(&cluster.id, &cluster.api, &self.db, now);
             self.release_leaves_what_was_theirs(at, now);
             self.what_was_journaled_is_sent(at, now);
             self.what_stands_is_known(at, now);

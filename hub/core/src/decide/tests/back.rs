@@ -75,6 +75,17 @@ fn a_release_waits_for_the_last_fault() {
 }
 
 #[test]
+fn a_mark_beside_an_incident_that_holds_no_place_counts_as_out_once_the_view_is_not_older_than_our_last_word() {
+    let mut story = snapshot(vec![xid79()]);
+    story.incident = Some(Incident { held: false, ..incident(IncidentState::Blocked, &story.faults) });
+    story.node.mark = Some(Mark { labelled: true, tainted: true, cordoned_by_us: false, incident: String::new() });
+    (story.node.plan_revision, story.node.plan_rev_floor) = (1, 1);
+    assert_eq!(decide(&story, &policy(Mode::Notify), now()).budget, BudgetOp::HoldFound);
+    story.node.plan_rev_floor = 2;
+    assert_ne!(decide(&story, &policy(Mode::Notify), now()).budget, BudgetOp::HoldFound);
+}
+
+#[test]
 fn a_cluster_that_is_not_heard_of_any_more_has_nothing_released_by_what_it_said_before() {
     let mut story = quarantined(vec![clear(xid79(), -1800)]);
     story.cluster.observer.state_at = Some(at(-91));
