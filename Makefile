@@ -48,5 +48,6 @@ kube: ## build the Kubernetes control plane that the tests run (nine minutes the
 
 lint: ## format, clippy with warnings as errors, buf
 	@cargo fmt --all --check
-	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo clippy --workspace --exclude gpuheal-fuzz --all-targets -- -D warnings
+	@cargo clippy -p gpuheal-fuzz --lib --tests -- -D warnings
 	@tests/lint-proto.sh

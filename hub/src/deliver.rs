@@ -27,6 +27,7 @@ use crate::{
     store::{
         self, Labelled as _,
         outbox::{self, Waiting},
+        pool::answered,
     },
     wake::{POLL, Wake},
 };
@@ -63,7 +64,7 @@ impl Stage {
 
     async fn send(&self, stop: &CancellationToken) {
         loop {
-            let left = match self.pass().await {
+            let left = match answered("deliver.pass", self.pass()).await {
                 Ok(pass) => pass.left,
                 Err(error) => {
                     metrics::STAGE_FAILURES.inc(["deliver"]);

@@ -208,7 +208,11 @@ async fn a_plan_revision_that_was_never_given_out_raises_the_term_and_is_taken_o
     assert_eq!(world.count("audit_entries WHERE kind = 'term_raised'").await, 1);
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     world.decide().await;
-    assert_eq!(world.count("commands WHERE action <> 'notify'").await, 0, "nothing is done before the cluster has shown all that it has");
+    assert_eq!(
+        world.count("commands WHERE action <> 'notify'").await,
+        0,
+        "nothing is done before the cluster has shown all that it has"
+    );
     world.snapshot(&c1, vec![node(0), ahead.clone(), node(2)]).await;
     world.run("UPDATE judgements SET due_at = clock_timestamp() WHERE node_uid = 'uid-1'").await;
     world.decide().await;

@@ -218,7 +218,9 @@ impl HandLoop {
                     ctx.records.show_tombstone(&action).await;
                 }
                 Ok(Created::Exists(action)) => ctx.reports.tell(&action).await,
-                Err(error) => tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created"),
+                Err(error) => {
+                    tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created")
+                }
             }
             Back::Settled(id)
         });

@@ -44,9 +44,10 @@ type Row = (String, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>);
 pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<Vec<Vec<f64>>> {
     // The sending of a command is noted a moment after it.
     wait::until("the last sending to be noted", NOTED_WITHIN, || async {
-        let sent: i64 = sqlx::query_scalar("SELECT count(DISTINCT node_name) FROM commands WHERE action <> 'notify' AND sent_at IS NOT NULL")
-            .fetch_one(pool)
-            .await?;
+        let sent: i64 =
+            sqlx::query_scalar("SELECT count(DISTINCT node_name) FROM commands WHERE action <> 'notify' AND sent_at IS NOT NULL")
+                .fetch_one(pool)
+                .await?;
         Ok((usize::try_from(sent)? >= seen.len()).then_some(()))
     })
     .await?;

@@ -57,7 +57,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> St
                 known.bound.insert(format!("{namespace}/{claim}"));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(namespace, claim, error = %gpuheal_proto::chain::chain(&error), "claim not read, its pod stays"),
+            Err(error) => {
+                tracing::warn!(namespace, claim, error = %gpuheal_proto::chain::chain(&error), "claim not read, its pod stays")
+            }
         }
     }
     known

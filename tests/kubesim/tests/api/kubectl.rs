@@ -58,9 +58,7 @@ impl Shell<'_> {
 async fn kubectl_shows_marks_drains_and_applies() {
     let (sim, client) = cluster().await;
     let Some(program) = kubectl() else {
-        eprintln!(
-            "KUBE=off: asked over plain HTTPS instead of by kubectl; its tables, cordon, drain and apply were NOT proved"
-        );
+        eprintln!("KUBE=off: asked over plain HTTPS instead of by kubectl; its tables, cordon, drain and apply were NOT proved");
         return plain(&sim, &client).await;
     };
     let folder = tempfile::tempdir().unwrap();
