@@ -36,7 +36,7 @@ chaos: postgres ## kill, stop, cut and put back whatever may fail, and check wha
 
 bench: postgres ## measure against the targets of docs/numbers.md, as a table (KUBE=off leaves the real API server out)
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; fi
-	@cargo build --release --bins
+	@cargo build --release -p gpuheal-hub -p gpuheal-ctl -p gpuheal-spoke -p gpuheal-tests --bin gpuheal-hub --bin gpuhealctl --bin gpuheal-spoke --bin gpuheal-bench
 	@KUBE=$(KUBE) target/release/gpuheal-bench $(ARGS)
 
 fuzz: ## try broken and hostile input for SECONDS=60 on each target, or on TARGET=name alone; INPUT=file replays one (docs/fuzzing.md)
