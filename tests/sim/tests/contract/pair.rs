@@ -16,6 +16,9 @@ use gpuheal_sim::{
 
 use crate::postgres::Postgres;
 
+/// Streams, and how far each is committed.
+type Acked = Vec<(String, u64)>;
+
 pub(crate) struct Pair {
     memory: Memory,
     postgres: Postgres,
@@ -74,7 +77,7 @@ impl Pair {
     }
 
     /// Attaches, and gives the session, whether the term was raised and where the streams go on.
-    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(Owner, bool, Vec<(String, u64)>), Error> {
+    pub(crate) fn attach(&mut self, hello: &Hello) -> Result<(Owner, bool, Acked), Error> {
         let attached = self.both("attach", |store| {
             let attached = store.attach(hello, "hub-0")?;
             let mut acked = attached.acked;
