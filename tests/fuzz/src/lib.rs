@@ -19,7 +19,6 @@ mod webhook;
 /// take longer than to fuzz.
 #[path = "../../../spoke/src"]
 pub mod spoke {
-    #[expect(unfulfilled_lint_expectations, reason = "the spoke's own lints ban more than those of tests do")]
     pub mod clock;
     pub mod journal;
     pub mod settings;
