@@ -36,8 +36,7 @@ const RESTED: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the URL is none.
 pub fn options(url: &str) -> Result<PgConnectOptions, Error> {
-    let options = PgConnectOptions::from_str(url).map_err(Error::Url)?;
-    Ok(options.application_name("gpuheal-hub").options([
+    Ok(read(url)?.application_name("gpuheal-hub").options([
         ("statement_timeout", STATEMENT_TIMEOUT_MS),
         ("lock_timeout", LOCK_TIMEOUT_MS),
         ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS),
@@ -72,6 +71,14 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
         .connect_with(options)
         .await
         .map_err(|source| refused(at, source))
+}
+
+/// The library takes what has no scheme for a database on this machine whose name is all of it, password included.
+fn read(url: &str) -> Result<PgConnectOptions, Error> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err(Error::Url(sqlx::Error::Configuration("it has no scheme".into())));
+    }
+    PgConnectOptions::from_str(url).map_err(Error::Url)
 }
 
 /// Where the database is, for people who must find out why it does not let us in.
@@ -116,7 +123,7 @@ fn lost() -> sqlx::Error {
 /// # Errors
 /// When a migration fails, or one that was applied is not what we know by its number.
 pub async fn migrate(url: &str) -> Result<usize, Error> {
-    let options = PgConnectOptions::from_str(url).map_err(Error::Url)?.application_name("gpuheal-hub migrate");
+    let options = read(url)?.application_name("gpuheal-hub migrate");
     let mut conn = PgConnection::connect_with(&options).await.map_err(|source| refused(place(&options), source))?;
     MIGRATIONS.run(&mut conn).await.map_err(Error::Migrate)?;
     conn.close().await.label("pool.close")?;

@@ -64,6 +64,7 @@ impl Postgres {
         self.rt.block_on(sqlx::query_scalar(query).fetch_all(&self.pool)).unwrap()
     }
 
+    /// All that the database has noted was so much earlier; what spokes say by their own clocks stays as they said it.
     fn back(&self, span: Duration) {
         let columns: Vec<(String, String)> = self
             .rt
@@ -72,7 +73,7 @@ impl Postgres {
                     "SELECT table_name::text, string_agg(format('%1$I = %1$I - $1 * interval ''1 millisecond''', column_name), ', ') \
                      FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name) \
                      WHERE table_schema = 'public' AND table_type = 'BASE TABLE' AND data_type = 'timestamp with time zone' \
-                     AND table_name NOT LIKE 'audit%' AND table_name NOT IN ('policies', '_sqlx_migrations') GROUP BY 1",
+                     AND column_name NOT IN ('observed_at', 'spoke_at') AND table_name NOT LIKE 'audit%' AND table_name NOT IN ('policies', '_sqlx_migrations') GROUP BY 1",
                 )
                 .fetch_all(&self.pool),
             )
