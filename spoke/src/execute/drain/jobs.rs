@@ -265,11 +265,14 @@ impl Jobs {
         }
     }
 
-    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway.
+    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway. So is what is being asked
+    /// for at this very moment, in case it is refused: then soon, whatever came of the attempts before.
     pub(super) fn bypass(&mut self, now: Instant) {
-        for job in self.by_uid.values_mut().filter(|job| job.state == State::Waiting && job.pod.finalizers.is_empty()) {
+        let waits = |job: &&mut Job| matches!(job.state, State::Waiting | State::Asked) && job.pod.finalizers.is_empty();
+        for job in self.by_uid.values_mut().filter(waits) {
             job.bypass = true;
             job.blocked = false;
+            job.attempt = 0;
             job.due = now;
         }
     }

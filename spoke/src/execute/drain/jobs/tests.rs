@@ -137,3 +137,19 @@ fn a_pod_that_a_budget_holds_back_stays_blocked_while_it_is_asked_again() {
     jobs.answered("a", Outcome::Accepted, now);
     assert_eq!((jobs.records()[0].state.as_str(), jobs.records()[0].reason.as_str()), ("evicting", ""));
 }
+
+#[test]
+fn what_is_being_asked_for_at_the_deadline_is_passed_too_once_it_is_refused() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    for _ in 0..6 {
+        jobs.launch("a").unwrap();
+        jobs.answered("a", budget(), now);
+    }
+    jobs.launch("a").unwrap();
+    jobs.bypass(now);
+    jobs.answered("a", budget(), now);
+    let soon = now + Duration::from_secs(1);
+    assert_eq!(jobs.due(soon), ["a"], "the attempts before the deadline count no longer");
+    assert!(jobs.launch("a").unwrap().bypass);
+}
