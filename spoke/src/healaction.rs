@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, cursor, envelope_bytes, foreign_spec, is_final, new_spec, seq, set_condition, state, status_of, undo_of,
+    begun, cursor, envelope_bytes, foreign_spec, is_final, new_spec, seq, set_condition, state, state_refused, status_of, undo_of,
 };
 
 /// What was asked.

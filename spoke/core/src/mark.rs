@@ -44,6 +44,24 @@ pub struct Want {
     pub cordon: bool,
 }
 
+impl Want {
+    /// What of it somebody has taken off the node, in words. Only judged once the write of `plan_rev` shows, so that a
+    /// watch that lags behind it is not taken for a person.
+    #[must_use]
+    pub fn taken_away(self, node: &NodeFacts, plan_rev: u64) -> Option<&'static str> {
+        if node.plan_revision() != Some(plan_rev) {
+            return None;
+        }
+        if self.label && node.label(LABEL_STATUS) != Some(STATUS_FAULTY) {
+            return Some("the label");
+        }
+        if self.taint && !node.has_taint(TAINT_FAULTY) {
+            return Some("the taint");
+        }
+        (self.cordon && node.unschedulable != Some(true)).then_some("the cordon")
+    }
+}
+
 /// What to do about a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Marking {

@@ -138,7 +138,7 @@ impl Guard<'_> {
         if marker::opted_out(&node) {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
-        match self.marked.and_then(|want| overridden(&node, want, self.command)) {
+        match self.marked.and_then(|want| want.taken_away(&node, self.command.plan_rev)) {
             Some(what) => Err(Halt::End {
                 state: CommandState::Cancelled,
                 refusal: None,
@@ -161,22 +161,6 @@ async fn change<T>(word: &mut watch::Receiver<T>) {
     if word.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
-}
-
-/// What of ours somebody has taken off the node. Only judged once our own write shows, so that a watch that lags behind
-/// it is not taken for a person.
-fn overridden(node: &NodeFacts, want: Want, command: &Command) -> Option<&'static str> {
-    use gpuheal_proto::kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_FAULTY};
-    if node.plan_revision() != Some(command.plan_rev) {
-        return None;
-    }
-    if want.label && node.label(LABEL_STATUS) != Some(STATUS_FAULTY) {
-        return Some("the label");
-    }
-    if want.taint && !node.has_taint(TAINT_FAULTY) {
-        return Some("the taint");
-    }
-    (want.cordon && node.unschedulable != Some(true)).then_some("the cordon")
 }
 
 #[cfg(test)]
@@ -229,12 +213,12 @@ mod tests {
 
     #[test]
     fn a_label_taken_away_after_our_write_is_a_persons_hand() {
-        assert_eq!(overridden(&node("7", false), LABEL, &command()), Some("the label"));
-        assert_eq!(overridden(&node("7", true), LABEL, &command()), None);
+        assert_eq!(LABEL.taken_away(&node("7", false), command().plan_rev), Some("the label"));
+        assert_eq!(LABEL.taken_away(&node("7", true), command().plan_rev), None);
     }
 
     #[test]
     fn a_watch_that_does_not_show_our_write_yet_is_no_persons_hand() {
-        assert_eq!(overridden(&node("6", false), LABEL, &command()), None);
+        assert_eq!(LABEL.taken_away(&node("6", false), command().plan_rev), None);
     }
 }

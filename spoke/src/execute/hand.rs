@@ -92,10 +92,7 @@ impl HandLoop {
                 match ended {
                     Ended::Final => {}
                     Ended::Lost(why) => tracing::warn!(command.id = %id, %why, "command left to the next leader"),
-                    Ended::NotBegun(why) => {
-                        tracing::warn!(command.id = %id, %why, "command not begun, the hub is asked for it again");
-                        self.not_begun(id, why);
-                    }
+                    Ended::NotBegun(why) => self.not_begun(id, why),
                 }
             }
             Back::Node { bytes, id, node } => {
@@ -103,9 +100,7 @@ impl HandLoop {
                 match node {
                     Ok(node) => self.command(bytes, Some(node)),
                     Err(error) => {
-                        let why = format!("its node could not be read: {}", gpuheal_proto::chain::chain(&error));
-                        tracing::warn!(command.id = %id, %why, "command not begun, the hub is asked for it again");
-                        self.not_begun(id, why);
+                        self.not_begun(id, format!("its node could not be read: {}", gpuheal_proto::chain::chain(&error)));
                     }
                 }
             }
@@ -128,11 +123,8 @@ impl HandLoop {
 
     /// The API server could not be written to or read from, and there is no trace of the command: the hub sends it again.
     fn not_begun(&mut self, id: CommandId, why: String) {
-        let ctx = Arc::clone(&self.ctx);
-        self.tasks.spawn(async move {
-            ctx.reports.not_now(id.to_string(), &Refused::new(Refusal::Busy, why)).await;
-            Back::Done
-        });
+        tracing::warn!(command.id = %id, %why, "command not begun, the hub is asked for it again");
+        self.say_not_now(id, Refused::new(Refusal::Busy, why));
     }
 
     /// Takes up every open action that nobody here works on. Only when it leads, with all that is needed to judge.

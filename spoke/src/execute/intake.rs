@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::{
-    command::{Command, CommandState, Refusal},
+    command::{CommandState, Refusal},
     ids::CommandId,
 };
 use gpuheal_spoke_core::{
@@ -36,7 +36,7 @@ impl HandLoop {
         };
         let id = envelope.command().id;
         if let Some(refused) = self.not_ready() {
-            return self.say_not_now(envelope.command(), refused);
+            return self.say_not_now(id, refused);
         }
         let (known, action) = self.known(id);
         if let (Known::Final, Some(action)) = (known, &action) {
@@ -53,7 +53,7 @@ impl HandLoop {
         match admitted {
             Ok(verified) => self.spawn_run(verified, action),
             Err(refused) if refused.refusal == Refusal::NodeGone && looked_up.is_none() => self.look_up(&envelope),
-            Err(refused) if refused.refusal.not_now() => self.say_not_now(envelope.command(), refused),
+            Err(refused) if refused.refusal.not_now() => self.say_not_now(id, refused),
             Err(refused) => self.refuse(&envelope, refused, action),
         }
     }
@@ -162,11 +162,7 @@ impl HandLoop {
                 self.bury(command.id, spec);
             }
             Some(action) => {
-                let state = match (healaction::begun(&action), refused.refusal) {
-                    (false, _) => CommandState::Refused,
-                    (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
-                    (true, _) => CommandState::Cancelled,
-                };
+                let state = healaction::state_refused(&action, refused.refusal);
                 self.end_open(&action, state, refused.refusal.as_str(), refused.reason);
             }
         }
@@ -189,11 +185,11 @@ impl HandLoop {
         });
     }
 
-    fn say_not_now(&mut self, command: &Command, refused: Refused) {
-        let (ctx, id) = (Arc::clone(&self.ctx), command.id.to_string());
-        tracing::debug!(command.id = id, refusal = %refused.refusal, reason = refused.reason, "command not taken now");
+    pub(super) fn say_not_now(&mut self, id: CommandId, refused: Refused) {
+        let ctx = Arc::clone(&self.ctx);
+        tracing::debug!(command.id = %id, refusal = %refused.refusal, reason = refused.reason, "command not taken now");
         self.tasks.spawn(async move {
-            ctx.reports.not_now(id, &refused).await;
+            ctx.reports.not_now(id.to_string(), &refused).await;
             Back::Done
         });
     }

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use gpuheal_proto::{
-    command::{Command, CommandState, Undo, UndoField, UndoKind},
+    command::{Command, CommandState, Refusal, Undo, UndoField, UndoKind},
     fault::FaultClass,
     time::Timestamp,
 };
@@ -88,6 +88,16 @@ pub fn is_final(action: &HealAction) -> bool {
 #[must_use]
 pub fn begun(action: &HealAction) -> bool {
     state(action) == CommandState::Started || cursor(action) > 0
+}
+
+/// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.
+#[must_use]
+pub fn state_refused(action: &HealAction, refusal: Refusal) -> CommandState {
+    match (begun(action), refusal) {
+        (false, _) => CommandState::Refused,
+        (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
+        (true, _) => CommandState::Cancelled,
+    }
 }
 
 /// Index of the first step that is not done.

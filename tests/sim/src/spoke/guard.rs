@@ -2,13 +2,12 @@
 //! command assumed, and no person in between. Each question is the shipping core's; the order is the executor's.
 
 use gpuheal_proto::{
-    command::{Command, CommandState, Refusal},
-    kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_FAULTY},
+    command::{CommandState, Refusal},
     words::Action,
 };
 use gpuheal_spoke_core::{
     ceiling::Out as Places,
-    mark::{NodeFacts, Want},
+    mark::NodeFacts,
     verify::{HubNow, STEP_MARGIN, check_faults, check_time, marker},
 };
 
@@ -96,7 +95,7 @@ impl Spoke {
         if marker::opted_out(&node) {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
-        match run.marked.and_then(|want| overridden(&node, want, command)) {
+        match run.marked.and_then(|want| want.taken_away(&node, command.plan_rev)) {
             Some(what) => {
                 let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
                 Err(Halt::End(CommandState::Cancelled, None, reason))
@@ -121,18 +120,4 @@ impl Spoke {
         }
         out
     }
-}
-
-/// What of ours somebody has taken off the node, judged only once our own write shows.
-fn overridden(node: &NodeFacts, want: Want, command: &Command) -> Option<&'static str> {
-    if node.plan_revision() != Some(command.plan_rev) {
-        return None;
-    }
-    if want.label && node.label(LABEL_STATUS) != Some(STATUS_FAULTY) {
-        return Some("the label");
-    }
-    if want.taint && !node.has_taint(TAINT_FAULTY) {
-        return Some("the taint");
-    }
-    (want.cordon && node.unschedulable != Some(true)).then_some("the cordon")
 }

@@ -172,11 +172,7 @@ impl Spoke {
                 self.bury(command.id, spec);
             }
             Some(action) => {
-                let state = match (healaction::begun(&action), refused.refusal) {
-                    (false, _) => CommandState::Refused,
-                    (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
-                    (true, _) => CommandState::Cancelled,
-                };
+                let state = healaction::state_refused(&action, refused.refusal);
                 self.end_open(&action, state, refused.refusal.as_str(), &refused.reason);
             }
         }
