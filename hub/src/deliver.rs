@@ -12,10 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use gpuheal_proto::{
-    link::v1::{self, attach_response::Message},
-    time::Timestamp,
-};
+use gpuheal_proto::link::v1::{self, attach_response::Message};
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -26,6 +23,7 @@ use crate::{
     metrics,
     store::{
         self, Labelled as _,
+        moment::from_db,
         outbox::{self, Waiting},
         pool::answered,
     },
@@ -140,10 +138,10 @@ struct Pass {
 fn pick(waiting: &[Waiting]) -> BTreeMap<Key, (Due, Option<Duration>)> {
     let mut picked = BTreeMap::new();
     for row in waiting {
-        let due = due::due(&view(row), moment(row.now));
+        let due = due::due(&row.into(), from_db(row.now));
         match due {
             Due::Send(_) | Due::Cancel => {
-                let first = row.sent_at.is_none().then(|| moment(row.now).since(moment(row.signed_at)));
+                let first = row.sent_at.is_none().then(|| from_db(row.now).since(from_db(row.signed_at)));
                 picked.insert((row.cluster_id.clone(), row.command_id), (due, first));
             }
             Due::Expired => metrics::COMMANDS_HELD.inc(["expired"]),
@@ -193,23 +191,21 @@ fn put(
     (sent, full)
 }
 
-fn view(row: &Waiting) -> due::Command {
-    due::Command {
-        dispatched: row.state == "DISPATCHED",
-        awaited: matches!(row.state.as_str(), "SIGNED" | "DISPATCHED"),
-        harmless: row.action == "notify",
-        superseded: row.plan_rev < row.plan_rev_newest,
-        cancel: row.cancel_asked_at.is_some(),
-        cancel_sent_at: row.cancel_sent_at.map(moment),
-        deliver_by: moment(row.deliver_by),
-        sent_at: row.sent_at.map(moment),
-        resend_at: row.resend_at.map(moment),
-        attached_at: moment(row.attached_at),
+impl From<&Waiting> for due::Command {
+    fn from(row: &Waiting) -> Self {
+        Self {
+            dispatched: row.state == "DISPATCHED",
+            awaited: matches!(row.state.as_str(), "SIGNED" | "DISPATCHED"),
+            harmless: row.action == "notify",
+            superseded: row.plan_rev < row.plan_rev_newest,
+            cancel: row.cancel_asked_at.is_some(),
+            cancel_sent_at: row.cancel_sent_at.map(from_db),
+            deliver_by: from_db(row.deliver_by),
+            sent_at: row.sent_at.map(from_db),
+            resend_at: row.resend_at.map(from_db),
+            attached_at: from_db(row.attached_at),
+        }
     }
-}
-
-fn moment(at: chrono::DateTime<chrono::Utc>) -> Timestamp {
-    Timestamp::from_unix_ms(at.timestamp_millis())
 }
 
 impl Why {

@@ -7,7 +7,6 @@ mod inventory;
 
 use std::sync::Arc;
 
-pub use gpuheal_hub_core::admit;
 use gpuheal_hub_core::snapshot::EvidenceState;
 use gpuheal_proto::{
     ids::{ClusterId, FaultKey, ReplicaId, StreamId},

@@ -315,6 +315,16 @@ impl Case<'_> {
 }
 
 impl Decision {
+    /// Whether anybody need read of it: a judgement that changed nothing is not news.
+    #[must_use]
+    pub fn is_news(&self) -> bool {
+        self.incident.as_ref().is_some_and(|change| change.changed || change.opens)
+            || self.budget != BudgetOp::Keep
+            || !self.cancel.is_empty()
+            || !self.settle.is_empty()
+            || self.request.is_some()
+    }
+
     /// The decision to do nothing.
     #[must_use]
     pub const fn nothing(policy_revision: u64) -> Self {

@@ -121,6 +121,32 @@ pub struct Node {
     pub gone: bool,
 }
 
+impl Node {
+    /// A node that faults speak of and no state of its cluster has shown.
+    #[must_use]
+    pub fn never_shown(reference: NodeRef) -> Self {
+        Self {
+            reference,
+            labels: BTreeMap::new(),
+            gpus: Vec::new(),
+            capacity_gpus: 0,
+            allocatable_gpus: 0,
+            ready: Ready::Unknown,
+            unschedulable: false,
+            unschedulable_by: String::new(),
+            mark: None,
+            plan_revision: 0,
+            plan_rev_floor: 0,
+            opted_out: false,
+            foreign_markers: Vec::new(),
+            created_at: Timestamp::EPOCH,
+            seen_at: Timestamp::EPOCH,
+            written_at: Timestamp::EPOCH,
+            gone: false,
+        }
+    }
+}
+
 /// What of ours is on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {

@@ -88,7 +88,7 @@ pub(super) async fn node(
         }
         written.commands.push((command.clone(), change.id, change.decision_no));
     }
-    if worth_telling(decision) {
+    if decision.is_news() {
         written.entries.push(entry(snapshot, decision, policy));
     }
     Ok(())
@@ -127,15 +127,6 @@ fn incident_of(snapshot: &Snapshot, decision: &Decision) -> Option<IncidentId> {
 
 fn senseless(snapshot: &Snapshot, why: &'static str) -> Error {
     Error::Senseless { node: snapshot.node.reference.name.to_string(), why }
-}
-
-/// A judgement that changed nothing is not news.
-fn worth_telling(decision: &Decision) -> bool {
-    decision.incident.as_ref().is_some_and(|change| change.changed || change.opens)
-        || decision.budget != BudgetOp::Keep
-        || !decision.cancel.is_empty()
-        || !decision.settle.is_empty()
-        || decision.request.is_some()
 }
 
 fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuheal_hub_core::admit::{Admission, Sight};
 use gpuheal_proto::{
     fault::Fault,
     ids::{ClusterId, FaultKey, NodeUid, StreamId},
@@ -14,11 +15,7 @@ use prost::Message as _;
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 
-use super::{
-    Error,
-    admit::{Admission, Sight},
-    group::Submission,
-};
+use super::{Error, group::Submission};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     decide::{self, Issued},

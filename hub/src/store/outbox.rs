@@ -7,12 +7,11 @@ use gpuheal_proto::{
     fault::{GpuRef, NodeRef},
     ids::{ClusterId, CommandId, FaultKey, IncidentId, NodeName, NodeUid, ParseIdError},
     link::v1,
-    time::Timestamp,
 };
 use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::command::Signed;
+use super::{command::Signed, moment::from_db};
 
 /// A command that waits for its signature; an error when its row is not a command.
 #[derive(Debug)]
@@ -82,11 +81,11 @@ fn command(row: ProposedRow) -> Result<Command, RowError> {
         cmd_seq: number(row.cmd_seq)?,
         plan_rev: number(row.plan_rev)?,
         times: Times {
-            created: moment(row.created_at),
-            deliver_by: moment(row.deliver_by),
-            start_by: moment(row.start_by),
-            finish_by: moment(row.finish_by),
-            expires: moment(row.expires_at),
+            created: from_db(row.created_at),
+            deliver_by: from_db(row.deliver_by),
+            start_by: from_db(row.start_by),
+            finish_by: from_db(row.finish_by),
+            expires: from_db(row.expires_at),
         },
         incident: IncidentId::from_uuid(row.incident_id),
         level: row.level,
@@ -101,10 +100,6 @@ fn command(row: ProposedRow) -> Result<Command, RowError> {
         ignore_cooldown: row.ignore_cooldown,
         steps: serde_json::from_value::<Vec<Step>>(row.steps_asked)?,
     })
-}
-
-fn moment(at: DateTime<Utc>) -> Timestamp {
-    Timestamp::from_unix_ms(at.timestamp_millis())
 }
 
 /// Stores the bytes of commands that were claimed in this transaction.

@@ -161,7 +161,7 @@ pub async fn snapshot_load(
     let cluster = around.cluster.id.clone();
     let (faults, told) = faults(conn, &cluster, node).await?;
     let story = story(conn, &cluster, node, now.before(attempts_window), now.before(around.breaker)).await?;
-    let Some(view) = story.node.map_or_else(|| Ok(told.map(rows::never_shown)), |row| node_view(around, node, row).map(Some))?
+    let Some(view) = story.node.map_or_else(|| Ok(told.map(Node::never_shown)), |row| node_view(around, node, row).map(Some))?
     else {
         return Ok(None);
     };

@@ -3,13 +3,12 @@
 use chrono::{DateTime, Utc};
 use gpuheal_hub_core::{
     admit::Witnesses,
-    snapshot::{Evidence, KnownCommand, KnownFault, Node, Ready, Settled},
+    snapshot::{Evidence, KnownCommand, KnownFault, Ready, Settled},
 };
 use gpuheal_proto::{
     command::{CommandState, Refusal, Step, Undo},
     fault::{FaultClass, GpuRef, NodeRef},
     ids::{CommandId, FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
-    time::Timestamp,
     words::{Action, Level},
 };
 use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
@@ -89,29 +88,6 @@ pub(super) fn ready(word: &str) -> Option<Ready> {
         "not_ready" => Some(Ready::NotReady),
         "unknown" => Some(Ready::Unknown),
         _ => None,
-    }
-}
-
-/// A node that faults speak of and no state of its cluster has shown.
-pub(super) fn never_shown(reference: NodeRef) -> Node {
-    Node {
-        reference,
-        labels: Labels::new(),
-        gpus: Vec::new(),
-        capacity_gpus: 0,
-        allocatable_gpus: 0,
-        ready: Ready::Unknown,
-        unschedulable: false,
-        unschedulable_by: String::new(),
-        mark: None,
-        plan_revision: 0,
-        plan_rev_floor: 0,
-        opted_out: false,
-        foreign_markers: Vec::new(),
-        created_at: Timestamp::EPOCH,
-        seen_at: Timestamp::EPOCH,
-        written_at: Timestamp::EPOCH,
-        gone: false,
     }
 }
 

@@ -1,12 +1,12 @@
-//! Faults, gaps and evidence. What one more sight is, the hub's own `admit` says.
+//! Faults, gaps and evidence. What one more sight is, the hub's core `admit` says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_hub::{
-    audit::Kind,
-    ingest::admit::{Admission, Known, Sight},
+use gpuheal_hub::audit::Kind;
+use gpuheal_hub_core::{
+    admit::{Admission, Known, Sight},
+    snapshot::{Evidence, EvidenceState, KnownFault},
 };
-use gpuheal_hub_core::snapshot::{Evidence, EvidenceState, KnownFault};
 use gpuheal_proto::{
     fault::Fault as Seen,
     ids::{ClusterId, FaultKey, NodeUid, StreamId},

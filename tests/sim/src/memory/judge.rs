@@ -82,7 +82,7 @@ impl Memory {
         self.apply_budget(id, snapshot, decision.budget, incident)?;
         self.apply_cooldown(id, snapshot, decision.cooldown, incident);
         self.issue(id, snapshot, decision, policy)?;
-        if worth_telling(decision) {
+        if decision.is_news() {
             self.tell_decision(id, snapshot, decision, policy, incident);
         }
         Ok(())
@@ -293,14 +293,6 @@ impl Memory {
         let subject = format!("node/{}", snapshot.node.reference.name);
         self.tell(id, Kind::Decision, "hub/decide", &subject, incident, &body);
     }
-}
-
-fn worth_telling(decision: &Decision) -> bool {
-    decision.incident.as_ref().is_some_and(|change| change.changed || change.opens)
-        || decision.budget != BudgetOp::Keep
-        || !decision.cancel.is_empty()
-        || !decision.settle.is_empty()
-        || decision.request.is_some()
 }
 
 fn senseless(snapshot: &Snapshot, why: &str) -> Error {

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_hub::{ingest::admit::Witnesses, settle::StepReport};
+use gpuheal_hub::settle::StepReport;
 use gpuheal_hub_core::{
+    admit::Witnesses,
     budget::RateState,
     cooldown::Cooldown,
     decide::PlannedCommand,

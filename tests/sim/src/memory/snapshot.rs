@@ -6,7 +6,7 @@ use gpuheal_hub::store::snapshot::merge_undo;
 use gpuheal_hub_core::{
     budget::{Rate, RateState},
     policy::{Narrowing, Policy},
-    snapshot::{self, KnownCommand, KnownFault, Observer, Ready, Request, Snapshot},
+    snapshot::{self, KnownCommand, KnownFault, Observer, Request, Snapshot},
 };
 use gpuheal_proto::{
     command::{Refusal, Step, Undo},
@@ -25,7 +25,7 @@ impl Memory {
         let (faults, told) = faults(cluster, node);
         let node_view = match cluster.nodes.get(node) {
             Some(row) => self.node_view(cluster, row),
-            None => never_shown(told?),
+            None => snapshot::Node::never_shown(told?),
         };
         let incident = cluster.open_incident(node);
         let (commands, undo) = incident.map(|incident| commands(cluster, incident)).unwrap_or_default();
@@ -113,28 +113,6 @@ fn faults(cluster: &Cluster, node: &NodeUid) -> (Vec<KnownFault>, Option<NodeRef
     let mut known: Vec<KnownFault> = standing.into_iter().map(|fault| fault.known.clone()).collect();
     known.sort_by_key(|fault| (fault.first_at, fault.key));
     (known, told)
-}
-
-fn never_shown(reference: NodeRef) -> snapshot::Node {
-    snapshot::Node {
-        reference,
-        labels: Default::default(),
-        gpus: Vec::new(),
-        capacity_gpus: 0,
-        allocatable_gpus: 0,
-        ready: Ready::Unknown,
-        unschedulable: false,
-        unschedulable_by: String::new(),
-        mark: None,
-        plan_revision: 0,
-        plan_rev_floor: 0,
-        opted_out: false,
-        foreign_markers: Vec::new(),
-        created_at: Timestamp::EPOCH,
-        seen_at: Timestamp::EPOCH,
-        written_at: Timestamp::EPOCH,
-        gone: false,
-    }
 }
 
 fn told_of(cluster: &Cluster, row: &Incident, undo: Undo) -> snapshot::Incident {

@@ -13,7 +13,7 @@ use gpuheal_hub::{
     policy_file, settle,
     sign::{self, Signer},
     store::{
-        moment,
+        moment::{self, from_db},
         outbox::{self, Leading, Sent, Waiting},
         policy::policy_apply,
         pool,
@@ -98,27 +98,6 @@ fn of_ingest(error: ingest::Error) -> Error {
     match error {
         ingest::Error::TakenOver { replica, generation } => Error::TakenOver { replica, generation },
         other => refused(other),
-    }
-}
-
-fn at(at: impl Into<std::time::SystemTime>) -> Timestamp {
-    let since = at.into().duration_since(std::time::UNIX_EPOCH).unwrap();
-    Timestamp::EPOCH.after(since)
-}
-
-/// As the stage sees a row.
-fn view(row: &Waiting) -> due::Command {
-    due::Command {
-        dispatched: row.state == "DISPATCHED",
-        awaited: matches!(row.state.as_str(), "SIGNED" | "DISPATCHED"),
-        harmless: row.action == "notify",
-        superseded: row.plan_rev < row.plan_rev_newest,
-        cancel: row.cancel_asked_at.is_some(),
-        cancel_sent_at: row.cancel_sent_at.map(at),
-        deliver_by: at(row.deliver_by),
-        sent_at: row.sent_at.map(at),
-        resend_at: row.resend_at.map(at),
-        attached_at: at(row.attached_at),
     }
 }
 
@@ -225,7 +204,7 @@ impl Store for Postgres {
             outbox::waiting(&mut conn, &leading, 256).await.unwrap()
         });
         let due = |row: Waiting| {
-            let (cancels, envelope) = match (due::due(&view(&row), at(row.now)), row.cancel_envelope) {
+            let (cancels, envelope) = match (due::due(&(&row).into(), from_db(row.now)), row.cancel_envelope) {
                 (due::Due::Send(_), _) => (false, row.envelope),
                 (due::Due::Cancel, Some(cancel)) => (true, cancel),
                 _ => return None,
@@ -235,7 +214,7 @@ impl Store for Postgres {
                 command: CommandId::from_uuid(row.command_id),
                 cancels,
                 envelope: Bytes::from(envelope),
-                at: at(row.now),
+                at: from_db(row.now),
             })
         };
         Ok(rows.into_iter().filter_map(due).collect())
