@@ -8,11 +8,10 @@ use testkube::settled;
 use crate::{
     hub::{drain, mark, signed},
     replica::Spoke,
-    runner::claims,
     world::World,
 };
 
-claims![
+testkube::claims![
     who_stood_still_begins_nothing_until_the_hub_has_told_its_time_again,
     who_stood_still_goes_on_with_nothing_until_the_hub_has_told_its_time_again,
     an_api_server_whose_clock_was_always_an_hour_off_is_no_reason_to_wait,

@@ -13,11 +13,10 @@ use testkube::settled;
 use crate::{
     hub::{drain, mark, signed},
     replica::Spoke,
-    runner::claims,
     world::{World, owner},
 };
 
-claims![
+testkube::claims![
     only_gpu_pods_go_and_stateless_ones_before_stateful_ones,
     a_stateful_pod_whose_namespace_says_nothing_stays_and_the_node_is_not_called_drained,
     each_eviction_is_bound_to_the_uid_and_carries_the_pods_grace,

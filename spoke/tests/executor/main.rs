@@ -13,14 +13,13 @@ mod refuse;
 mod release;
 mod replica;
 mod resume;
-mod runner;
 mod takeover;
 mod wire;
 mod world;
 
 fn main() -> std::process::ExitCode {
-    runner::run(
-        &[
+    testkube::claims::run(
+        [
             // First, since one of them waits for a Lease to run out.
             resume::claims(),
             quarantine::claims(),

@@ -9,11 +9,10 @@ use serde_json::json;
 use crate::{
     hub::{drain, mark, signed},
     replica::Spoke,
-    runner::claims,
     world::{World, marks},
 };
 
-claims![
+testkube::claims![
     a_quarantine_is_one_write_of_the_node,
     intent_and_undo_record_exist_before_the_node_is_touched,
     from_command_to_drained_and_reported_takes_at_most_seven_requests,

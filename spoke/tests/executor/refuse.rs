@@ -15,11 +15,10 @@ use testkube::settled;
 use crate::{
     hub::{cancel, drain, forged, mark, release, signed},
     replica::Spoke,
-    runner::claims,
     world::{World, marks},
 };
 
-claims![
+testkube::claims![
     forged_bytes_are_told_by_their_hash_and_leave_no_trace,
     a_command_for_another_cluster_is_refused_with_a_tombstone,
     an_expired_command_is_refused_for_ever_by_its_tombstone,

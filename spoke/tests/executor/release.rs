@@ -8,11 +8,10 @@ use testkube::settled;
 use crate::{
     hub::{mark, release},
     replica::Spoke,
-    runner::claims,
     world::{World, marks},
 };
 
-claims![
+testkube::claims![
     a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon,
     our_own_cordon_goes_and_without_a_record_from_the_hub_the_clusters_own_is_used,
     the_record_of_a_mark_is_kept_until_its_release_is_acked,

@@ -15,11 +15,10 @@ use testkube::settled;
 use crate::{
     hub::{drain, mark, release, signed},
     replica::Spoke,
-    runner::claims,
     world::{World, marks},
 };
 
-claims![
+testkube::claims![
     an_intent_that_was_left_behind_is_taken_up_by_the_next_leader,
     an_intent_that_appears_later_is_adopted,
     a_leader_killed_mid_drain_is_followed_and_no_pod_is_evicted_twice,

@@ -9,9 +9,9 @@ use gpuheal_spoke::{
 use testkube::settled;
 use tokio::sync::watch;
 
-use crate::{replica::election, runner::claims, world::World};
+use crate::{replica::election, world::World};
 
-claims![
+testkube::claims![
     one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number,
     a_lease_that_somebody_else_took_ends_the_reign,
     an_api_server_whose_clock_is_an_hour_off_changes_nothing,

@@ -23,7 +23,7 @@ use testkube::{
 use crate::{hub, replica::Spoke, wire::Wire};
 
 pub(crate) struct World {
-    cluster: TestCluster,
+    cluster: Arc<TestCluster>,
     admin: Client,
     machines: Kubelet,
     number: usize,
@@ -35,8 +35,11 @@ pub(crate) struct World {
     pub(crate) ns: String,
 }
 
-impl World {
-    pub(crate) async fn new(cluster: TestCluster, number: usize) -> Self {
+impl testkube::claims::World for World {
+    const SUITE: &'static str = "executor";
+    const SHARES_KUBESIM: bool = false;
+
+    async fn on(cluster: Arc<TestCluster>, number: usize) -> Self {
         let admin = cluster.client().await;
         let (home, ns, pool) = (format!("heal-{number}"), format!("ml-{number}"), format!("c{number}"));
         cluster.apply_crd(&admin, &serde_json::to_value(HealAction::crd()).unwrap()).await;
@@ -49,7 +52,9 @@ impl World {
         let from = cluster.mark().await;
         Self { cluster, admin, machines, number, from, wire, home, ns }
     }
+}
 
+impl World {
     /// A replica's client: by this name the API server's record knows it.
     pub(crate) async fn client(&self, replica: &str) -> Client {
         let client = self.cluster.client_as(&format!("{}{replica}", self.agents())).await;

@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod audit;
+pub mod claims;
 pub mod cluster;
 pub mod connect;
 pub mod control_plane;

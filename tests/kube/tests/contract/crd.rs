@@ -4,10 +4,9 @@
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     the_shipped_definition_is_taken_as_it_is,
     creation_under_a_name_in_use_is_409_already_exists,
     status_is_written_only_through_its_subresource,

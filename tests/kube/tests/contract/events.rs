@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, names};
 
-claims![
+testkube::claims![
     an_event_is_found_by_its_reason,
     an_event_is_found_by_the_object_it_is_about,
     an_event_of_the_new_api_is_seen_through_the_old_one,

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     eviction_without_a_budget_is_201_and_the_pod_goes,
     eviction_within_its_budget_is_201_and_counts_at_once,
     eviction_over_its_budget_is_429_with_the_cause_and_without_retry_after,

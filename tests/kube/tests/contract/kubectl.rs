@@ -5,10 +5,9 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     discovery_names_the_eviction_subresource_and_its_version,
     discovery_lists_the_groups,
     the_version_is_served,

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::World;
 
-claims![
+testkube::claims![
     a_lease_is_created_once,
     update_with_an_old_resource_version_is_409,
     update_without_a_resource_version_is_422,

@@ -3,10 +3,9 @@
 use serde_json::json;
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, names};
 
-claims![
+testkube::claims![
     list_in_pages_gives_each_object_once,
     list_by_node_name_gives_the_pods_bound_there,
     list_by_node_name_in_pages_gives_each_pod_once,

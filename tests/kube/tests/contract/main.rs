@@ -11,14 +11,13 @@ mod lists;
 mod patches;
 mod pods;
 mod record;
-mod runner;
 mod scheduling;
 mod server_side_apply;
 mod watches;
 mod world;
 
 fn main() -> std::process::ExitCode {
-    runner::run(
+    testkube::claims::run(
         [
             patches::claims(),
             lists::claims(),

@@ -3,10 +3,9 @@
 use serde_json::json;
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     json_patch_that_tests_another_uid_is_422_and_changes_nothing,
     json_patch_that_replaces_an_old_resource_version_is_409,
     json_patch_that_replaces_the_current_resource_version_is_accepted,

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::{kubelet, raw, settled};
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     deletion_sets_a_timestamp_and_grace_and_keeps_the_pod_until_its_end,
     deletion_without_grace_removes_at_once,
     deletion_with_another_uid_is_409_and_the_pod_stays,

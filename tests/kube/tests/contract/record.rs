@@ -5,10 +5,9 @@ use serde_json::json;
 use testkube::cluster::Mark;
 use testkube::{AuditEntry, raw};
 
-use crate::runner::claims;
 use crate::world::World;
 
-claims![
+testkube::claims![
     an_eviction_is_recorded_as_a_creation_with_its_answer,
     a_refused_write_is_recorded_as_a_write,
     reads_reviews_and_dry_runs_are_no_writes,

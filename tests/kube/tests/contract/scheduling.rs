@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::settled;
 
-use crate::runner::claims;
 use crate::world::{World, is_ready, text};
 
-claims![
+testkube::claims![
     our_taint_sends_the_replacement_to_another_node,
     our_taint_leaves_running_pods_where_they_are,
     a_cordon_keeps_new_pods_off,

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 use testkube::raw;
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     apply_creates_and_records_its_owner,
     apply_of_the_same_changes_nothing,
     apply_of_a_field_that_another_owns_is_409_with_the_cause,

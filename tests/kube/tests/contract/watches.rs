@@ -9,10 +9,9 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use testkube::{raw, settled};
 
-use crate::runner::claims;
 use crate::world::{World, text};
 
-claims![
+testkube::claims![
     watch_gives_changes_in_order_with_rising_versions,
     watch_resumes_after_a_version_without_loss_or_repetition,
     watch_without_a_version_begins_with_what_is_there,

@@ -17,19 +17,24 @@ pub(crate) struct World {
     pub(crate) pool: Pool,
 }
 
-impl World {
-    pub(crate) async fn new(cluster: Arc<TestCluster>, number: usize) -> Self {
+impl testkube::claims::World for World {
+    const SUITE: &'static str = "contract";
+    const SHARES_KUBESIM: bool = true;
+
+    async fn on(cluster: Arc<TestCluster>, number: usize) -> Self {
         let agent = format!("contract-{number}");
         let client = cluster.client_as(&agent).await;
         let pool = Pool { namespace: format!("claim-{number}"), name: format!("pool-{number}") };
         cluster.create_namespace(&client, &pool.namespace).await;
         Self { cluster, client, agent, pool }
     }
+}
 
+impl World {
     /// A world in which a claim may do to a simulated cluster what would disturb the others.
     pub(crate) async fn undisturbed(self) -> Self {
         match self.cluster.as_sim() {
-            Some(_) => Self::new(Arc::new(TestCluster::kubesim().await), 0).await,
+            Some(_) => <Self as testkube::claims::World>::on(Arc::new(TestCluster::kubesim().await), 0).await,
             None => self,
         }
     }
