@@ -28,6 +28,12 @@ impl Place {
         Ok(Self { dir: dir.path().to_owned(), keep: Some(dir) })
     }
 
+    /// The error of a run that failed while `doing`, and where its logs are: they are left there.
+    pub fn left_for(&mut self, error: anyhow::Error, doing: &str) -> anyhow::Error {
+        self.keep();
+        error.context(format!("{doing}; the logs are in {}", self.dir.display()))
+    }
+
     /// Leaves the folder there after the run.
     pub fn keep(&mut self) {
         if let Some(dir) = self.keep.take() {

@@ -11,6 +11,7 @@ pub mod measure;
 pub mod observe;
 pub mod output;
 pub mod process;
+pub mod program;
 pub mod record;
 pub mod script;
 pub mod seed;

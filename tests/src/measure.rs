@@ -94,10 +94,7 @@ pub async fn run(kind: Kind, faults: usize, seed: u64, policy: &str, say: impl F
     let mut fleet = Fleet::start(plan, &say).await?;
     match measured(&mut fleet, faults, seed, &say).await {
         Ok(figures) => fleet.stop().map(|()| figures),
-        Err(error) => {
-            fleet.place.keep();
-            Err(error.context(format!("measuring; the logs are in {}", fleet.place.dir.display())))
-        }
+        Err(error) => Err(fleet.place.left_for(error, "measuring")),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Parser;
 use gpuheal_tests::{
     chaos::{self, Options, schedule::Force},
+    program,
     script::LEASE,
     show::Screen,
 };
@@ -45,31 +46,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("error: starting: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(until_told_to_end(run(&args))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs until done, or until somebody asks for the end: then whatever was started ends with us.
-async fn until_told_to_end(run: impl Future<Output = Result<()>>) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        done = run => done,
-        _ = term.recv() => bail!("told to end (SIGTERM)"),
-        _ = int.recv() => bail!("told to end (Ctrl-C)"),
-    }
+    program::run(run(&args))
 }
 
 async fn run(args: &Args) -> Result<()> {

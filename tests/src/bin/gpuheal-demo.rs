@@ -3,13 +3,14 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
 use gpuheal_tests::{
     cluster::Kind,
     fleet::Fleet,
     invariants,
     output::{self, Format},
+    program,
     script::{self, SCENES, Stage},
     show::Screen,
     timeline::Timeline,
@@ -50,31 +51,7 @@ fn main() -> ExitCode {
         eprintln!("error: there is no scene {unknown:?}: they go from a to j");
         return ExitCode::from(2);
     }
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("error: starting: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    match runtime.block_on(until_told_to_end(run(&args))) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs until done, or until somebody asks for the end: then whatever was started ends with us.
-async fn until_told_to_end(run: impl Future<Output = Result<()>>) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        done = run => done,
-        _ = term.recv() => bail!("told to end (SIGTERM)"),
-        _ = int.recv() => bail!("told to end (Ctrl-C)"),
-    }
+    program::run(run(&args))
 }
 
 async fn run(args: &Args) -> Result<()> {

@@ -71,10 +71,7 @@ impl Alone {
     pub(super) fn end<T>(mut self, outcome: Result<T>) -> Result<T> {
         match outcome {
             Ok(figures) => self.hub.stop().map(|()| figures),
-            Err(error) => {
-                self.place.keep();
-                Err(error.context(format!("measuring; the logs are in {}", self.place.dir.display())))
-            }
+            Err(error) => Err(self.place.left_for(error, "measuring")),
         }
     }
 }

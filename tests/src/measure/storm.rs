@@ -58,10 +58,7 @@ pub async fn run(nodes: usize, seed: u64, policy: &str, say: impl Fn(&str)) -> R
     let mut fleet = Fleet::start(plan, &say).await?;
     match measured(&fleet, &say).await {
         Ok(figures) => fleet.stop().map(|()| figures),
-        Err(error) => {
-            fleet.place.keep();
-            Err(error.context(format!("measuring a storm; the logs are in {}", fleet.place.dir.display())))
-        }
+        Err(error) => Err(fleet.place.left_for(error, "measuring a storm")),
     }
 }
 
