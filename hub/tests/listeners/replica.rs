@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::link::v1::{
-    AttachRequest, AttachResponse, Heartbeat, Hello, JournalHead, Reject, Welcome, attach_request, attach_response::Message,
-    link_service_client::LinkServiceClient,
+use gpuheal_proto::{
+    ids::{FaultKey, GpuSlot, NodeUid},
+    link::v1::{
+        AttachRequest, AttachResponse, Fault, FaultClass, GpuRef, Heartbeat, Hello, JournalHead, NodeRef, Onset, Reject, Welcome,
+        Witness, attach_request, attach_response::Message, link_service_client::LinkServiceClient,
+    },
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
-use crate::hub::Hub;
+use crate::hub::{Hub, cluster};
 
 /// Longer than anything here takes on the slowest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,6 +34,33 @@ pub(crate) fn hello(cluster: &str, replica: &str, lease: Option<u64>) -> Hello {
         lease_transitions: lease,
         ..Hello::default()
     }
+}
+
+/// Xid 79 of node n1 by a decoded kernel line, which stands alone.
+pub(crate) fn xid79(gpu: Option<GpuRef>) -> Fault {
+    let slot = gpu.as_ref().and_then(|gpu| GpuSlot::normalise(&gpu.slot));
+    Fault {
+        fault_key: FaultKey::derive(&cluster("alpha"), &NodeUid::parse("uid-1").unwrap(), slot.as_ref(), "xid", "79").to_string(),
+        node: Some(NodeRef { name: "n1".into(), uid: "uid-1".into(), boot_id: "boot".into() }),
+        gpu,
+        class: FaultClass::Xid.into(),
+        code: "79".into(),
+        onset: Onset::Edge.into(),
+        witness: Witness::KernelLine.into(),
+        count: 1,
+        source: "test".into(),
+        ..Default::default()
+    }
+}
+
+/// Faults and states come up on tracks of their own: an ack of the one says nothing of the other.
+pub(crate) async fn inventory_kept(hub: &Hub) {
+    let kept = async {
+        while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM nodes").fetch_one(&hub.pool).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, kept).await.expect("the inventory is kept");
 }
 
 impl Replica {

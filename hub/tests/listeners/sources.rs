@@ -5,14 +5,13 @@ use gpuheal_proto::{
         ListClustersRequest, ListEntriesRequest, ListSourcesRequest, audit_service_client::AuditServiceClient,
         cluster_service_client::ClusterServiceClient,
     },
-    ids::{FaultKey, GpuSlot, NodeUid},
     link::v1::{self, attach_request::Message as Up, attach_response::Message, cluster_state::Body},
 };
 use tonic::Code;
 
 use crate::{
-    hub::{Hub, cluster},
-    replica::{PATIENCE, Replica, hello},
+    hub::Hub,
+    replica::{PATIENCE, Replica, hello, inventory_kept, xid79},
 };
 
 fn state() -> Up {
@@ -72,25 +71,8 @@ async fn an_incidents_entries_are_found_without_naming_its_cluster() {
     let hub = Hub::start_with_database().await;
     let (mut leader, _) = Replica::attach(&hub, hello("alpha", "r0", Some(2))).await.unwrap_or_else(|r| panic!("{r:?}"));
     leader.send(state()).await;
-    let kept = async {
-        while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM nodes").fetch_one(&hub.pool).await.unwrap() == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, kept).await.expect("the inventory is kept");
-    let slot = GpuSlot::normalise("0000:5d:00");
-    let fault = v1::Fault {
-        fault_key: FaultKey::derive(&cluster("alpha"), &NodeUid::parse("uid-1").unwrap(), slot.as_ref(), "xid", "79").to_string(),
-        node: Some(v1::NodeRef { name: "n1".into(), uid: "uid-1".into(), boot_id: "boot".into() }),
-        gpu: Some(v1::GpuRef { slot: "0000:5d:00".into(), ..Default::default() }),
-        class: v1::FaultClass::Xid.into(),
-        code: "79".into(),
-        onset: v1::Onset::Edge.into(),
-        witness: v1::Witness::KernelLine.into(),
-        count: 1,
-        source: "test".into(),
-        ..Default::default()
-    };
+    inventory_kept(&hub).await;
+    let fault = xid79(Some(v1::GpuRef { slot: "0000:5d:00".into(), ..Default::default() }));
     leader.send(Up::FaultBatch(v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault] })).await;
     leader.next_of(|message| matches!(message, Message::FaultAck(_)).then_some(())).await.unwrap();
     gpuheal_hub::decide::step(&hub.pool, &hub.wake).await.unwrap();

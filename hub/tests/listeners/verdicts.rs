@@ -1,14 +1,11 @@
 //! What a leader is told of decisions about its faults.
 
 use gpuheal_hub::{decide, link::Verdicts, policy_file, store::policy::policy_apply};
-use gpuheal_proto::{
-    ids::{FaultKey, GpuSlot, NodeUid},
-    link::v1::{self, attach_request::Message as Up, attach_response::Message},
-};
+use gpuheal_proto::link::v1::{self, attach_request::Message as Up, attach_response::Message};
 
 use crate::{
-    hub::{Hub, cluster},
-    replica::{PATIENCE, Replica, hello},
+    hub::Hub,
+    replica::{PATIENCE, Replica, hello, inventory_kept, xid79},
 };
 
 const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata: {name: test}\nspec:\n  mode: heal\n";
@@ -31,33 +28,10 @@ fn inventory() -> Up {
     Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq: 1, as_of_unix_ms, body })
 }
 
-/// Xid 79 by a decoded kernel line: stands alone.
 fn faults() -> (String, Up) {
-    let slot = GpuSlot::normalise("0000:5d:00");
-    let key = FaultKey::derive(&cluster("alpha"), &NodeUid::parse("uid-1").unwrap(), slot.as_ref(), "xid", "79").to_string();
-    let fault = v1::Fault {
-        fault_key: key.clone(),
-        node: Some(v1::NodeRef { name: "n1".into(), uid: "uid-1".into(), boot_id: "boot".into() }),
-        gpu: Some(v1::GpuRef { slot: "0000:5d:00".into(), uuid: String::new(), model: "NVIDIA H100".into() }),
-        class: v1::FaultClass::Xid.into(),
-        code: "79".into(),
-        onset: v1::Onset::Edge.into(),
-        witness: v1::Witness::KernelLine.into(),
-        count: 1,
-        source: "test".into(),
-        ..Default::default()
-    };
+    let fault = xid79(Some(v1::GpuRef { slot: "0000:5d:00".into(), uuid: String::new(), model: "NVIDIA H100".into() }));
+    let key = fault.fault_key.clone();
     (key, Up::FaultBatch(v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault] }))
-}
-
-/// Faults and states come up on tracks of their own: an ack of the one says nothing of the other.
-async fn inventory_kept(hub: &Hub) {
-    let kept = async {
-        while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM nodes").fetch_one(&hub.pool).await.unwrap() == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, kept).await.expect("the inventory is kept");
 }
 
 async fn next(verdicts: &mut Verdicts, replica: &mut Replica) -> v1::Verdict {

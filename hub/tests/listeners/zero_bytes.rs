@@ -2,15 +2,12 @@
 //! session or is lost without a word.
 
 use gpuheal_hub::{decide, policy_file, store::policy::policy_apply};
-use gpuheal_proto::{
-    ids::{FaultKey, NodeUid},
-    link::v1::{self, attach_request::Message as Up, attach_response::Message, cluster_state::Body},
-};
+use gpuheal_proto::link::v1::{self, attach_request::Message as Up, attach_response::Message, cluster_state::Body};
 use sqlx::AssertSqlSafe;
 
 use crate::{
-    hub::{Hub, cluster},
-    replica::{PATIENCE, Replica, hello},
+    hub::Hub,
+    replica::{PATIENCE, Replica, hello, xid79},
 };
 
 const HEAL: &str = "apiVersion: gpu-selfhealing.io/v1\nkind: FleetPolicy\nmetadata: {name: test}\nspec:\n  mode: heal\n";
@@ -71,19 +68,7 @@ fn snapshot(seq: u64, nodes: Vec<v1::NodeState>) -> Up {
 }
 
 fn fault(detail: &str) -> v1::Fault {
-    let key = FaultKey::derive(&cluster("alpha"), &NodeUid::parse("uid-1").unwrap(), None, "xid", "79");
-    v1::Fault {
-        fault_key: key.to_string(),
-        node: Some(v1::NodeRef { name: "n1".into(), uid: "uid-1".into(), boot_id: "boot".into() }),
-        class: v1::FaultClass::Xid.into(),
-        code: "79".into(),
-        onset: v1::Onset::Edge.into(),
-        witness: v1::Witness::KernelLine.into(),
-        count: 1,
-        source: "test".into(),
-        detail: detail.into(),
-        ..Default::default()
-    }
+    v1::Fault { detail: detail.into(), ..xid79(None) }
 }
 
 async fn attached(hub: &Hub) -> Replica {
