@@ -3,9 +3,12 @@
 
 pub mod bytes_text;
 pub mod chain;
+#[cfg(feature = "grpc")]
+pub mod codec;
 pub mod command;
 pub mod envelope;
 pub mod fault;
+pub mod frame;
 pub mod ids;
 pub mod kubernetes;
 pub mod limits;

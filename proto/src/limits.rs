@@ -4,8 +4,11 @@ use std::time::Duration;
 
 /// Largest message that either side puts on the stream. Checked at enqueue: what cannot be sent is set aside.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// What tonic accepts either way: four of the above, so that a limit of ours is met first and explained.
-pub const TRANSPORT_BYTES_MAX: usize = 4 << 20;
+/// What tonic accepts either way: the above and a sixteenth, so that a limit of ours is met first and explained.
+pub const TRANSPORT_BYTES_MAX: usize = MESSAGE_BYTES_MAX + (64 << 10);
+/// What a message may take in memory, as `frame.rs` reckons it: eight times its largest form on the wire. The fullest snapshot of a
+/// real cluster takes three times; a frame of empty faults, two bytes each, would take three hundred times.
+pub const DECODED_BYTES_MAX: usize = 8 * MESSAGE_BYTES_MAX;
 /// Faults in a batch: at about 600 bytes each, 256 make 150 KiB, inside [`BATCH_BYTES_MAX`].
 pub const BATCH_FAULTS_MAX: usize = 256;
 /// Bytes in a batch.
