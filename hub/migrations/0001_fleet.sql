@@ -56,6 +56,16 @@ COMMENT ON COLUMN clusters.state_as_of IS 'The moment that the last state descri
 COMMENT ON COLUMN clusters.state_received_at IS 'When the last state came';
 COMMENT ON COLUMN clusters.snapshot_at IS 'When the last whole snapshot came; none: the inventory is not known';
 
+CREATE TABLE cluster_sizes (
+    cluster_id text NOT NULL,
+    gpu_nodes integer NOT NULL,
+    CONSTRAINT cluster_sizes_pkey PRIMARY KEY (cluster_id),
+    CONSTRAINT cluster_sizes_natural CHECK (gpu_nodes >= 0)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE cluster_sizes IS 'What budgets are a share of. Each judgement adds up the fleet from these few narrow rows and never counts its nodes';
+COMMENT ON COLUMN cluster_sizes.cluster_id IS 'The cluster';
+COMMENT ON COLUMN cluster_sizes.gpu_nodes IS 'Its nodes that are there and should offer a GPU, counted again with each state that changes one';
+
 CREATE TABLE sessions (
     cluster_id text NOT NULL,
     replica_id text NOT NULL,
@@ -134,6 +144,7 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_gpus_natural CHECK (gpus_capacity >= 0 AND gpus_allocatable >= 0)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX nodes_one_per_name ON nodes (cluster_id, node_name) WHERE gone_at IS NULL;
+CREATE INDEX nodes_never_issued ON nodes (cluster_id) WHERE plan_revision > plan_rev_issued;
 CREATE INDEX nodes_with_gpus ON nodes (cluster_id) WHERE gone_at IS NULL AND gpus_capacity > 0;
 COMMENT ON TABLE nodes IS 'GPU nodes as their cluster last showed them';
 COMMENT ON COLUMN nodes.cluster_id IS 'Their cluster';

@@ -82,7 +82,7 @@ CREATE TABLE commands (
     CONSTRAINT commands_numbers_positive CHECK (cmd_seq > 0 AND plan_rev > 0 AND hub_term > 0)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX commands_to_sign ON commands (cluster_id, cmd_seq) WHERE state = 'PROPOSED';
-CREATE INDEX commands_to_send ON commands (cluster_id, cmd_seq) WHERE state IN ('SIGNED', 'DISPATCHED');
+CREATE INDEX commands_to_send ON commands (cluster_id, cmd_seq) WHERE state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED');
 CREATE INDEX commands_to_cancel ON commands (cluster_id) WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL;
 CREATE INDEX commands_open_by_deadline ON commands (start_by) WHERE state IN ('PROPOSED', 'AWAITING_APPROVAL', 'SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED');
 CREATE INDEX commands_by_node ON commands (cluster_id, node_uid, created_at);

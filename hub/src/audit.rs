@@ -72,6 +72,8 @@ kinds!(
     CommandReported = "command_reported",
     /// Settle: a report that came after a final state was assumed.
     CommandCorrected = "command_corrected",
+    /// Settle: a command that this database had lost, and which its cluster showed as it was signed, was taken over.
+    CommandAdopted = "command_adopted",
     /// Settle: an envelope that a spoke could not verify, by its hash.
     EnvelopeRefused = "envelope_refused",
     /// Settle: a command ran out of its time.

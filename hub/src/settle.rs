@@ -2,6 +2,7 @@
 //! before changes nothing; a result that comes after a final state was assumed is a correction. What was refused without
 //! verifying has no id that can be believed: it is kept by its envelope's hash.
 
+mod adopt;
 mod fold;
 mod sweep;
 mod told;
@@ -20,6 +21,7 @@ pub use crate::store::report::{Report, Reported, StepReport};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     metrics,
+    sign::Signer,
     store::{
         self, Labelled as _,
         judgement::{judgement_lock, judgements_ask},
@@ -31,30 +33,52 @@ pub use fold::{Fold, fold};
 pub use sweep::{run, sweep};
 use told::{Ended, Told};
 
-/// Takes one status. The answer follows the commit.
+/// Takes one status. The answer follows the commit. With the signer, a command that is not known here, and comes with the
+/// bytes that this signer signed, is taken over first.
 ///
 /// # Errors
 /// When it could not be committed; the spoke reports it again.
 #[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %cluster, command.id = %status.command_id))]
-pub async fn settle(pool: &PgPool, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
+pub async fn settle(
+    pool: &PgPool,
+    cluster: &ClusterId,
+    status: v1::CommandStatus,
+    signer: Option<&Signer>,
+) -> Result<v1::StatusAck, Error> {
     let (report, began) = (Report::of(&status), Instant::now());
     let mut tx = pool.begin().await.label("settle.begin")?;
     let (undo_kept, told) = match report.command {
-        Some(id) => known(&mut tx, cluster, id, &report).await?,
+        Some(id) => {
+            let lost = signer.filter(|_| !status.envelope.is_empty()).map(|signer| (signer, status.envelope.as_ref()));
+            known(&mut tx, cluster, id, &report, lost).await?
+        }
         None => match command_by_envelope(&mut tx, cluster, &report.subject).await? {
             Some(id) => (false, unverified(&mut tx, cluster, id, &report).await?),
             None => (false, stranger(&mut tx, cluster, &report).await?),
         },
     };
+    dies_at!("settle.before-commit");
     tx.commit().await.label("settle.commit")?;
+    dies_at!("settle.committed");
     metrics::SETTLE_SECONDS.observe(began.elapsed());
     told.tell(cluster, &report);
     Ok(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
 }
 
-/// Of a command that the spoke could name. Returns whether what it changed is known here, and what is to be told.
-async fn known(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<(bool, Told), Error> {
-    let Some(node) = command_node(conn, cluster, id).await? else {
+/// Of a command that the spoke could name; `shown` are its bytes, if they came along. Returns whether what it changed is
+/// known here, and what is to be told.
+async fn known(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    id: CommandId,
+    report: &Report,
+    shown: Option<(&Signer, &[u8])>,
+) -> Result<(bool, Told), Error> {
+    let mut node = command_node(conn, cluster, id).await?;
+    if let (None, Some((signer, envelope))) = (&node, shown) {
+        node = adopt::adopt(conn, cluster, id, report, envelope, signer).await?;
+    }
+    let Some(node) = node else {
         report_put(conn, cluster, report, "unknown_command").await?;
         return Ok((false, Told::Unknown(id)));
     };

@@ -82,6 +82,20 @@ impl Signer {
         self.seal(SETTINGS_TYPE, &settings.encode_to_vec())
     }
 
+    /// Reads a command that this very key has signed, as a spoke shows it to a database that has lost it.
+    ///
+    /// # Errors
+    /// When it is no such thing: what this hub did not sign it never takes for its own.
+    pub fn own(&self, bytes: &[u8]) -> Result<Command, NotOwn> {
+        let envelope = envelope::parse(bytes).map_err(|_| NotOwn::Envelope)?;
+        let message = envelope::pae(&envelope.payload_type, &envelope.payload);
+        if envelope.payload_type != COMMAND_TYPE || !envelope.signatures.iter().any(|one| self.key.signed(&message, &one.sig)) {
+            return Err(NotOwn::Signature);
+        }
+        let body = v1::CommandBody::decode(envelope.payload).map_err(|_| NotOwn::Envelope)?;
+        Command::try_from(body).map_err(NotOwn::Command)
+    }
+
     /// What the audit says of a command that was signed.
     pub(crate) fn entry(&self, command: &Command, made: &Signed) -> Entry {
         Entry {
@@ -110,6 +124,20 @@ impl Signer {
         let sha256 = hex::encode(Sha256::digest(&envelope));
         Ok(Signed { envelope, sha256 })
     }
+}
+
+/// Why bytes are no command of ours.
+#[derive(Debug, thiserror::Error)]
+pub enum NotOwn {
+    /// They do not parse.
+    #[error("it is no envelope")]
+    Envelope,
+    /// Somebody else's, or of a key that this hub has no more.
+    #[error("it is not signed by this hub's key")]
+    Signature,
+    /// It breaks the rules of a command.
+    #[error("it is no command: {0}")]
+    Command(gpuheal_proto::command::Error),
 }
 
 /// Why something was not signed.

@@ -3,6 +3,7 @@
 //! `judgements`, then what belongs to that node, then budgets and rates (fleet, cluster), the cluster's command counter,
 //! and its audit head last.
 
+pub mod adopted;
 pub mod audit;
 pub mod budget;
 pub mod command;

@@ -116,7 +116,7 @@ async fn incident(
         incident_recheck(conn, cluster, change.id, decision.recheck_at).await?;
         return Ok(());
     }
-    decision_insert(conn, cluster, change, decision, policy, now).await?;
+    decision_insert(conn, cluster, change, decision, (policy.revision, &policy.digest), now).await?;
     let held: Vec<&KnownFault> = snapshot.faults.iter().filter(|fault| change.fault_keys.contains(&fault.key)).collect();
     Ok(incident_faults_put(conn, cluster, change.id, &held, &decision.verdicts, now).await?)
 }
@@ -214,7 +214,8 @@ pub(super) async fn close(
     if !written.commands.is_empty() {
         let (first, hub_term) = counter_take(conn, cluster, written.commands.len() as u64).await?;
         for (cmd_seq, (planned, incident, decision_no)) in (first..).zip(&written.commands) {
-            let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term };
+            let policy_told = (policy.revision, policy.digest.as_str());
+            let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term, policy: policy_told };
             // What cannot be signed here stays proposed, and sign says why.
             let seal = signer.and_then(|signer| {
                 let command = command_of(cluster, planned, issue, policy);
@@ -222,7 +223,7 @@ pub(super) async fn close(
                 entries.push(signer.entry(&command, &made));
                 Some(Seal { made, keyid: signer.keyid(), key_epoch: signer.key_epoch() })
             });
-            command_insert(conn, cluster, planned, issue, policy, seal.as_ref(), now).await?;
+            command_insert(conn, cluster, planned, issue, seal.as_ref(), now).await?;
             match seal {
                 Some(_) => issued.signed += 1,
                 None => issued.unsigned += 1,

@@ -27,6 +27,11 @@ impl Board {
         Self { signer, registry, current: ArcSwapOption::empty() }
     }
 
+    /// Who signs here.
+    pub(super) fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
     /// What a replica that attaches now is told.
     #[must_use]
     pub fn current(&self) -> Option<v1::Settings> {

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use gpuheal_proto::{
@@ -17,7 +17,7 @@ use tonic::Streaming;
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
 use crate::{
     decide, fit,
-    ingest::Origin,
+    ingest::{Origin, Taken},
     metrics, settle,
     store::{
         self,
@@ -52,21 +52,30 @@ impl Tracks {
     }
 }
 
+/// What the tracks of one stream share.
+#[derive(Default)]
+struct Flow {
+    /// Messages at work.
+    messages: AtomicUsize,
+    /// All of the cluster's state was asked for and has not come yet.
+    snapshot_asked: AtomicBool,
+}
+
 /// Reads until the stream ends, the session is ended, or something goes wrong.
 pub(super) async fn serve(inner: &Arc<Inner>, session: &Arc<Session>, up: Streaming<AttachRequest>) {
     let (faults, mut faults_in) = mpsc::channel(WAITING_MAX);
     let (state, mut state_in) = mpsc::channel(WAITING_MAX);
     let (commands, mut commands_in) = mpsc::channel(WAITING_MAX);
-    let at_work = AtomicUsize::new(0);
+    let flow = Flow::default();
     tokio::join!(
-        read(inner, session, &at_work, up, Tracks { faults, state, commands }),
-        work(inner, session, &at_work, &mut faults_in),
-        work(inner, session, &at_work, &mut state_in),
-        work(inner, session, &at_work, &mut commands_in),
+        read(inner, session, &flow, up, Tracks { faults, state, commands }),
+        work(inner, session, &flow, &mut faults_in),
+        work(inner, session, &flow, &mut state_in),
+        work(inner, session, &flow, &mut commands_in),
     );
 }
 
-async fn read(inner: &Inner, session: &Session, at_work: &AtomicUsize, mut up: Streaming<AttachRequest>, tracks: Tracks) {
+async fn read(inner: &Inner, session: &Session, flow: &Flow, mut up: Streaming<AttachRequest>, tracks: Tracks) {
     loop {
         let message = match session.end().run_until_cancelled(up.message()).await {
             Some(Ok(Some(message))) => message,
@@ -86,27 +95,27 @@ async fn read(inner: &Inner, session: &Session, at_work: &AtomicUsize, mut up: S
                 // Ends early only with the session.
                 let _ = session.end().run_until_cancelled(track.send(message)).await;
             }
-            None => one(inner, session, at_work, message).await,
+            None => one(inner, session, flow, message).await,
         }
     }
 }
 
-async fn work(inner: &Inner, session: &Session, at_work: &AtomicUsize, waiting: &mut mpsc::Receiver<Up>) {
+async fn work(inner: &Inner, session: &Session, flow: &Flow, waiting: &mut mpsc::Receiver<Up>) {
     while let Some(message) = session.end().run_until_cancelled(waiting.recv()).await.flatten() {
-        one(inner, session, at_work, message).await;
+        one(inner, session, flow, message).await;
     }
 }
 
 /// Takes one message. What could not be committed ends the session, whichever track it came on.
-async fn one(inner: &Inner, session: &Session, at_work: &AtomicUsize, message: Up) {
-    at_work.fetch_add(1, Ordering::Relaxed);
+async fn one(inner: &Inner, session: &Session, flow: &Flow, message: Up) {
+    flow.messages.fetch_add(1, Ordering::Relaxed);
     session.set_busy(true);
     // The committer of faults sees to its own connections and tries several times.
     let outcome = match message {
-        Up::FaultBatch(_) | Up::Gap(_) => take(inner, session, message).await,
-        _ => answered("link.take", take(inner, session, message)).await,
+        Up::FaultBatch(_) | Up::Gap(_) => take(inner, session, flow, message).await,
+        _ => answered("link.take", take(inner, session, flow, message)).await,
     };
-    if at_work.fetch_sub(1, Ordering::Relaxed) == 1 {
+    if flow.messages.fetch_sub(1, Ordering::Relaxed) == 1 {
         session.set_busy(false);
     }
     session.hear();
@@ -116,7 +125,7 @@ async fn one(inner: &Inner, session: &Session, at_work: &AtomicUsize, message: U
     }
 }
 
-async fn take(inner: &Inner, session: &Session, message: Up) -> Result<(), Error> {
+async fn take(inner: &Inner, session: &Session, flow: &Flow, message: Up) -> Result<(), Error> {
     match message {
         Up::Hello(_) => Err(Error::Protocol("a second hello")),
         Up::FaultBatch(batch) => faults(inner, session, batch).await,
@@ -124,7 +133,7 @@ async fn take(inner: &Inner, session: &Session, message: Up) -> Result<(), Error
             let ack = inner.ingest.gap(origin(session), gap).await.map_err(stage)?;
             reply(session, Message::FaultAck(ack)).await
         }
-        Up::ClusterState(state) => inner.ingest.state(session.cluster().clone(), state).await.map_err(stage),
+        Up::ClusterState(state) => cluster_state(inner, session, flow, state).await,
         Up::Evidence(batch) if batch.items.len() > limits::EVIDENCE_MAX => Err(Error::Protocol("evidence over its limit")),
         Up::Evidence(batch) => inner.ingest.evidence(session.cluster().clone(), batch).await.map_err(stage),
         Up::CommandStatus(status) => command_status(inner, session, status).await,
@@ -140,13 +149,29 @@ async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Resu
     }
     metrics::FAULTS.add(batch.faults.len() as u64);
     let arrived = Instant::now();
+    dies_at!("ingest.received");
     let ack = inner.ingest.submit(origin(session), batch).await.map_err(stage)?;
     metrics::ACK_SECONDS.observe(arrived.elapsed());
     reply(session, Message::FaultAck(ack)).await
 }
 
+/// A change of a state that is not known here is answered by asking for all of it, once until it has come: those that are
+/// under way meanwhile are as unfounded.
+async fn cluster_state(inner: &Inner, session: &Session, flow: &Flow, state: v1::ClusterState) -> Result<(), Error> {
+    let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
+    match inner.ingest.state(session.cluster().clone(), state).await.map_err(stage)? {
+        Taken::Counts { .. } if whole => flow.snapshot_asked.store(false, Ordering::Relaxed),
+        Taken::Unfounded if !flow.snapshot_asked.swap(true, Ordering::Relaxed) => {
+            tracing::info!(cluster.id = %session.cluster(), replica.id = %session.replica(), "a change of an unknown state, all of it is asked for");
+            reply(session, Message::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() })).await?;
+        }
+        Taken::Counts { .. } | Taken::Unfounded | Taken::Part | Taken::PassedOver => {}
+    }
+    Ok(())
+}
+
 async fn command_status(inner: &Inner, session: &Session, status: v1::CommandStatus) -> Result<(), Error> {
-    match settle::settle(&inner.pool, session.cluster(), status).await {
+    match settle::settle(&inner.pool, session.cluster(), status, Some(inner.board.signer())).await {
         Ok(ack) => {
             metrics::STATUSES.inc(["acked"]);
             inner.wake.settled.notify_one();

@@ -2,7 +2,7 @@
 
 use std::{fmt, fs, path::Path};
 
-use ed25519_dalek::{Signer as _, SigningKey, pkcs8::DecodePrivateKey as _};
+use ed25519_dalek::{Signature, Signer as _, SigningKey, pkcs8::DecodePrivateKey as _};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
@@ -43,6 +43,11 @@ impl Key {
 
     pub(super) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()
+    }
+
+    /// Whether a signature is this key's.
+    pub(super) fn signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        Signature::from_slice(signature).is_ok_and(|sig| self.key.verifying_key().verify_strict(message, &sig).is_ok())
     }
 }
 

@@ -1,9 +1,6 @@
 //! Commands: issued under a number of their cluster, called off. Reading them back for signing is in `outbox`.
 
-use gpuheal_hub_core::{
-    decide::{CancelCommand, PlannedCommand},
-    policy::Policy,
-};
+use gpuheal_hub_core::decide::{CancelCommand, PlannedCommand};
 use gpuheal_proto::{
     ids::{ClusterId, IncidentId},
     time::Timestamp,
@@ -41,7 +38,7 @@ pub async fn counter_take(conn: &mut PgConnection, cluster: &ClusterId, count: u
 
 /// What a planned command gets from the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Issue {
+pub struct Issue<'a> {
     /// Its incident.
     pub incident: IncidentId,
     /// Its decision.
@@ -50,6 +47,8 @@ pub struct Issue {
     pub cmd_seq: u64,
     /// Epoch of the database.
     pub hub_term: u64,
+    /// Revision and digest of the policy that it comes from.
+    pub policy: (u64, &'a str),
 }
 
 /// A signature that a command gets at once.
@@ -71,8 +70,7 @@ pub async fn command_insert(
     conn: &mut PgConnection,
     cluster: &ClusterId,
     planned: &PlannedCommand,
-    issue: Issue,
-    policy: &Policy,
+    issue: Issue<'_>,
     seal: Option<&Seal<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -96,8 +94,8 @@ pub async fn command_insert(
     .bind(planned.gpu.as_ref().map(Json))
     .bind(&planned.level)
     .bind(&planned.reason)
-    .bind(signed(policy.revision))
-    .bind(&policy.digest)
+    .bind(signed(issue.policy.0))
+    .bind(issue.policy.1)
     .bind(planned.fault_keys.iter().map(ToString::to_string).collect::<Vec<_>>())
     .bind(planned.ignore_cooldown)
     .bind(Json(&planned.steps))

@@ -3,7 +3,6 @@
 use gpuheal_hub_core::{
     cooldown::CooldownOp,
     decide::{Decision, IncidentChange},
-    policy::Policy,
 };
 use gpuheal_proto::{
     ids::{ClusterId, IncidentId, NodeUid},
@@ -13,7 +12,7 @@ use sqlx::{PgConnection, types::Json};
 
 use super::{Error, Labelled as _, moment::to_db, signed};
 
-/// Adds a decision under its number.
+/// Adds a decision under its number, with the policy that it comes from.
 ///
 /// # Errors
 /// When that number is taken: the incident was judged by another.
@@ -22,7 +21,7 @@ pub async fn decision_insert(
     cluster: &ClusterId,
     change: &IncidentChange,
     decision: &Decision,
-    policy: &Policy,
+    (policy_revision, policy_digest): (u64, &str),
     now: Timestamp,
 ) -> Result<(), Error> {
     // Of this decision; the incident's own may be a person's words from an earlier one.
@@ -39,8 +38,8 @@ pub async fn decision_insert(
     .bind(Json(&decision.reasons))
     .bind(change.level.as_str())
     .bind(change.state.as_str())
-    .bind(signed(policy.revision))
-    .bind(&policy.digest)
+    .bind(signed(policy_revision))
+    .bind(policy_digest)
     .bind(to_db(now))
     .execute(conn)
     .await

@@ -241,8 +241,9 @@ pub struct Waiting {
     pub now: DateTime<Utc>,
 }
 
-/// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has taken over, or that another replica's proof outranks,
-/// gets nothing: the generation is looked at in the same statement.
+/// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has
+/// taken over, or that another replica's proof outranks, gets nothing: the generation is looked at in the same statement.
+/// The open states are named first, in the words of the index `commands_to_send`: without them every command that ever was is read.
 ///
 /// # Errors
 /// When the database fails.
@@ -264,10 +265,10 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
                 c.deliver_by, c.signed_at, c.sent_at, c.resend_at, c.heard_at, c.cancel_asked_at, c.cancel_sent_at,
                 c.envelope, c.cancel_envelope, m.attached_at, clock_timestamp() AS now
          FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
-         WHERE c.envelope IS NOT NULL AND ((c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
+         WHERE c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED') AND c.envelope IS NOT NULL
+           AND ((c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
                 AND (c.sent_at IS NULL OR c.sent_at < m.attached_at OR c.resend_at <= clock_timestamp()))
             OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
-                AND c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED')
                 AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at)))
          ORDER BY c.cluster_id, c.cmd_seq LIMIT $5",
     )

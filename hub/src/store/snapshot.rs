@@ -106,6 +106,12 @@ impl Told {
         &self.0.config_yaml
     }
 
+    /// GPU nodes of the cluster, and of the fleet.
+    #[must_use]
+    pub const fn gpu_nodes(&self) -> (i64, i64) {
+        (self.0.gpu_nodes, self.0.fleet_gpu_nodes)
+    }
+
     /// The database's clock when it was asked.
     #[must_use]
     pub fn now(&self) -> Timestamp {
@@ -121,8 +127,8 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
     let row = sqlx::query_as(
         "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, h.stop_reason, \
          CASE WHEN c.snapshot_at > h.raised_at THEN c.snapshot_at END AS snapshot_at, \
-         (SELECT count(*) FROM nodes n WHERE n.cluster_id = $1 AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
-         (SELECT count(*) FROM nodes n WHERE n.gone_at IS NULL AND n.gpus_capacity > 0) AS fleet_gpu_nodes, \
+         COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
+         COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
          w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
          FROM (SELECT stop_reason, raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
@@ -130,7 +136,7 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
          LEFT JOIN LATERAL (SELECT array_agg(k.gpu_nodes) AS adopting_nodes, array_agg(k.out) AS adopting_out FROM \
-             (SELECT (SELECT count(*) FROM nodes n WHERE n.cluster_id = o.cluster_id AND n.gone_at IS NULL AND n.gpus_capacity > 0) AS gpu_nodes, \
+             (SELECT COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = o.cluster_id), 0)::bigint AS gpu_nodes, \
                      COALESCE((SELECT b.out FROM budgets b WHERE b.cluster_id = o.cluster_id AND b.scope = 'cluster'), 0) AS out \
               FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_at <= h.raised_at) k) w ON true \
          LEFT JOIN LATERAL (SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1) p ON true",

@@ -192,7 +192,7 @@ async fn a_not_now_that_is_faster_than_the_note_of_the_sending_is_not_forgotten(
     delivering.round().await.unwrap();
     let bytes = leader.command().await;
     let busy = v1::CommandStatus { command_id: id.to_string(), state: v1::CommandState::NotNow.into(), ..Default::default() };
-    settle(&hub.pool, &ClusterId::parse("alpha").unwrap(), busy).await.unwrap();
+    settle(&hub.pool, &ClusterId::parse("alpha").unwrap(), busy, None).await.unwrap();
     delivering.note().await.unwrap();
     sqlx::query("UPDATE commands SET resend_at = now() WHERE resend_at IS NOT NULL").execute(&hub.pool).await.unwrap();
     assert_eq!(deliver(&delivering).await, 1);

@@ -2,25 +2,16 @@
 
 use std::sync::Arc;
 
-use gpuheal_hub::{
-    ingest::Ingest,
-    sign::{Key, Signer},
-};
+use gpuheal_hub::ingest::Ingest;
 use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
-use super::world::{HEAL, World, batch, cluster, node, xid79};
+use super::world::{HEAL, World, batch, cluster, node, signer, xid79};
 
 /// A stage that judges at once, over the world's database.
 fn judging(world: &World) -> Ingest {
-    let dir = tempfile::tempdir().unwrap();
-    let now = gpuheal_hub::clock::now();
-    let pki = dir.path().join("pki");
-    gpuheal_ctl::pki::init(&gpuheal_ctl::pki::Request::new(&pki, vec![cluster("c1")], now)).unwrap();
-    let key = Key::read(&pki.join("signing/command.key")).unwrap();
-    let signer = Some(Arc::new(Signer::new(key, 1)));
-    Ingest::start_judging(world.pool.clone(), world.wake.clone(), signer, CancellationToken::new()).0
+    Ingest::start_judging(world.pool.clone(), world.wake.clone(), Some(Arc::new(signer())), CancellationToken::new()).0
 }
 
 async fn take(ingest: &Ingest, cluster: &ClusterId, stream: &str, n: u32) -> v1::FaultAck {

@@ -1,11 +1,13 @@
 //! The hub's stages on a real PostgreSQL: ingest, decide, settle, and the store's rules. One database per test.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod adopting;
 mod at_once;
 mod chain;
 mod deciding;
 mod dying;
 mod explaining;
+mod growth;
 mod guards;
 mod ingesting;
 mod policy;

@@ -27,7 +27,7 @@ async fn lived_in() -> World {
             lease_transitions: 1,
             ..Default::default()
         };
-        settle(&world.pool, &c1, status).await.unwrap();
+        settle(&world.pool, &c1, status, None).await.unwrap();
     }
     process(&world.pool, &request("r1", 3, Action::Mark)).await.unwrap();
     fleet_stop(&world.pool, Some("drill"), "drill", "user operator").await.unwrap();

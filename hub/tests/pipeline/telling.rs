@@ -99,16 +99,16 @@ async fn each_step_of_an_incident_and_the_end_of_its_command_is_one_line_with_ev
     world.dispatch().await;
     let command = world.text("SELECT command_id FROM commands").await;
     for (seq, state) in [(1, v1::CommandState::Received), (2, v1::CommandState::Started)] {
-        settle(&world.pool, &c1, status(&command, seq, state)).await.unwrap();
+        settle(&world.pool, &c1, status(&command, seq, state), None).await.unwrap();
     }
     assert_eq!(log.lines(), []);
     let done = status(&command, 3, v1::CommandState::Succeeded);
-    settle(&world.pool, &c1, done.clone()).await.unwrap();
+    settle(&world.pool, &c1, done.clone(), None).await.unwrap();
     let (level, ended) = log.line();
     assert_names(&ended, &named);
     assert_names(&ended, &[("message", "command ended"), ("command.id", command.as_str()), ("command.state", "SUCCEEDED")]);
     assert_eq!(level, "INFO");
-    settle(&world.pool, &c1, done).await.unwrap();
+    settle(&world.pool, &c1, done, None).await.unwrap();
     assert_eq!(log.lines(), [], "a status that was taken before is no news");
 
     let mut nodes: Vec<v1::NodeState> = (0..10).filter(|n| *n != 1).map(node).collect();
@@ -137,7 +137,7 @@ async fn a_command_that_was_refused_or_ran_out_of_time_is_a_warning() {
         reason: "3 of 3 out".into(),
         ..status(&commands[0], 1, v1::CommandState::Refused)
     };
-    settle(&world.pool, &c1, refused).await.unwrap();
+    settle(&world.pool, &c1, refused, None).await.unwrap();
     let (level, line) = log.line();
     assert_names(
         &line,
@@ -150,7 +150,7 @@ async fn a_command_that_was_refused_or_ran_out_of_time_is_a_warning() {
     let (level, line) = log.line();
     assert_names(&line, &[("command.state", "EXPIRED"), ("command.id", commands[1].as_str()), ("node.name", "n2")]);
     assert_eq!(level, "WARN");
-    settle(&world.pool, &c1, status(&commands[1], 3, v1::CommandState::Succeeded)).await.unwrap();
+    settle(&world.pool, &c1, status(&commands[1], 3, v1::CommandState::Succeeded), None).await.unwrap();
     let (_, line) = log.line();
     assert_names(&line, &[("message", "command's end was corrected"), ("before.state", "EXPIRED")]);
 }
@@ -177,7 +177,7 @@ async fn deciding_settling_and_auditing_are_counted_and_timed() {
     world.decide().await;
     world.dispatch().await;
     let command = world.text("SELECT command_id FROM commands").await;
-    settle(&world.pool, &c1, status(&command, 1, v1::CommandState::Failed)).await.unwrap();
+    settle(&world.pool, &c1, status(&command, 1, v1::CommandState::Failed), None).await.unwrap();
     gpuheal_hub::audit::verify(&world.pool, "c1").await.unwrap();
     let text = metrics::text();
     let state = world.text("SELECT state FROM incidents").await;

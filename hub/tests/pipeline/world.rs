@@ -13,6 +13,7 @@ use gpuheal_hub::{
     decide::{self, ManualRequest},
     ingest::Ingest,
     policy_file,
+    sign::{Key, Signer},
     store::{policy::policy_apply, pool},
     wake::Wake,
 };
@@ -137,6 +138,14 @@ impl World {
 
 pub(crate) fn cluster(id: &str) -> ClusterId {
     ClusterId::parse(id).unwrap()
+}
+
+/// A signer with a key of its own.
+pub(crate) fn signer() -> Signer {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = dir.path().join("pki");
+    gpuheal_ctl::pki::init(&gpuheal_ctl::pki::Request::new(&pki, vec![cluster("c1")], gpuheal_hub::clock::now())).unwrap();
+    Signer::new(Key::read(&pki.join("signing/command.key")).unwrap(), 1)
 }
 
 /// A healthy node of two GPUs, a day old.

@@ -130,14 +130,18 @@ impl Case<'_> {
         self.stand(state, keys, manual);
     }
 
-    /// A mark that is there beside an incident which holds no place, as after a restore: the node is out, whatever the budgets
-    /// say.
+    /// A mark that is there, or a command under way that may set one, beside an incident which holds no place, as after a
+    /// restore: the node is out, whatever the budgets say.
     pub(super) fn count_found(&mut self) {
+        if self.incident().is_none_or(|incident| incident.held) || self.decision.budget != BudgetOp::Keep {
+            return;
+        }
         let node = &self.snapshot.node;
-        let shown = hand::mark_seen(self.snapshot) && node.plan_revision >= node.plan_rev_floor;
-        let unheld = self.incident().is_some_and(|incident| !incident.held) && self.decision.budget == BudgetOp::Keep;
-        if shown && unheld {
+        if hand::mark_seen(self.snapshot) && node.plan_revision >= node.plan_rev_floor {
             self.say("the node carries our mark: counted as out");
+            self.decision.budget = BudgetOp::HoldFound;
+        } else if let Some(command) = self.progress.harmful_open.first() {
+            self.say(format!("command {} may be marking the node: counted as out", command.id));
             self.decision.budget = BudgetOp::HoldFound;
         }
     }

@@ -236,7 +236,7 @@ impl Store for Postgres {
     }
 
     fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
-        self.rt.block_on(settle::settle(&self.pool, cluster, status)).map_err(refused)
+        self.rt.block_on(settle::settle(&self.pool, cluster, status, None)).map_err(refused)
     }
 
     fn sweep(&mut self) -> Result<u64, Error> {

@@ -1,0 +1,132 @@
+//! Commands that a restored database does not know, shown by their cluster as they were signed.
+
+use std::sync::Arc;
+
+use gpuheal_hub::{ingest::Ingest, settle::settle, sign::Signer};
+use gpuheal_proto::link::v1;
+use tokio_util::sync::CancellationToken;
+
+use super::world::{World, batch, cluster, marked, node, signer, xid79};
+
+/// What is left in the cluster of a command that was issued before the restore.
+struct Left {
+    world: World,
+    signer: Arc<Signer>,
+    command_id: String,
+    incident_id: String,
+    envelope: Vec<u8>,
+}
+
+impl Left {
+    /// A command for node `n`, issued by a database that is gone, and the database as it was before.
+    async fn of_node(n: u32) -> Self {
+        let (gone, c1, signer) = (World::healing(10).await, cluster("c1"), Arc::new(signer()));
+        let (ingest, _stage) =
+            Ingest::start_judging(gone.pool.clone(), gone.wake.clone(), Some(signer.clone()), CancellationToken::new());
+        ingest.submit(c1.clone(), batch("s1", 1, &[xid79(&c1, n)])).await.unwrap();
+        let envelope: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&gone.pool).await.unwrap();
+        let command_id = gone.text("SELECT command_id FROM commands").await;
+        let incident_id = gone.text("SELECT incident_id FROM commands").await;
+        Self { world: World::healing(10).await, signer, command_id, incident_id, envelope }
+    }
+
+    fn status(&self, seq: u64, state: v1::CommandState) -> v1::CommandStatus {
+        v1::CommandStatus {
+            command_id: self.command_id.clone(),
+            status_seq: seq,
+            state: state.into(),
+            lease_transitions: 1,
+            envelope: self.envelope.clone().into(),
+            ..Default::default()
+        }
+    }
+
+    async fn told(&self, status: v1::CommandStatus) {
+        settle(&self.world.pool, &cluster("c1"), status, Some(&self.signer)).await.unwrap();
+    }
+
+    async fn commands(&self) -> Vec<String> {
+        self.world.lines("SELECT action || ' ' || state || ' ' || cmd_seq || ' ' || plan_rev FROM commands ORDER BY cmd_seq").await
+    }
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_command_under_way_that_the_database_lost_is_taken_over_as_it_was_signed() {
+    let left = Left::of_node(1).await;
+    left.told(left.status(2, v1::CommandState::Started)).await;
+    assert_eq!(left.commands().await, ["evict STARTED 1 1"]);
+    let world = &left.world;
+    assert_eq!(world.text("SELECT incident_id || ' ' || state FROM incidents").await, format!("{} draining", left.incident_id));
+    let same: bool =
+        sqlx::query_scalar("SELECT envelope = $1 FROM commands").bind(&left.envelope).fetch_one(&world.pool).await.unwrap();
+    assert!(same);
+    assert_eq!(world.count("audit_entries WHERE kind = 'command_adopted'").await, 1);
+    world.decide().await;
+    assert_eq!(world.count("holds").await, 1, "its node is out, whatever the budgets say");
+    assert_eq!(world.text("SELECT sum(out) FROM budgets").await, "2", "of the cluster, and of the fleet");
+    left.told(left.status(3, v1::CommandState::Succeeded)).await;
+    world.snapshot(&cluster("c1"), (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) }).collect()).await;
+    world.decide().await;
+    assert_eq!(left.commands().await, ["evict SUCCEEDED 1 1"], "and nothing is commanded twice");
+    assert_eq!(world.lines("SELECT state FROM incidents").await, ["validating"]);
+}
+
+#[tokio::test]
+async fn a_fault_that_comes_again_after_a_lost_command_was_taken_over_commands_nothing_more() {
+    let (left, c1) = (Left::of_node(1).await, cluster("c1"));
+    left.told(left.status(2, v1::CommandState::Started)).await;
+    left.world.faults(&c1, &[xid79(&c1, 1)]).await;
+    left.world.decide().await;
+    assert_eq!(left.commands().await, ["evict STARTED 1 1"]);
+}
+
+#[tokio::test]
+async fn a_lost_command_joins_the_incident_that_was_opened_meanwhile() {
+    let left = Left::of_node(1).await;
+    let shown = (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) });
+    left.world.snapshot(&cluster("c1"), shown.collect()).await;
+    left.world.decide().await;
+    assert_eq!(left.world.lines("SELECT state FROM incidents").await, ["validating"], "the mark was taken over");
+    left.told(left.status(3, v1::CommandState::Succeeded)).await;
+    left.world.decide().await;
+    assert_eq!(left.commands().await, ["evict SUCCEEDED 1 1"]);
+    assert_eq!(left.world.lines("SELECT state || ' ' || decision_no FROM incidents").await.len(), 1);
+    assert_eq!(left.world.count("holds").await, 1);
+}
+
+#[tokio::test]
+async fn what_was_done_and_undone_before_is_not_taken_over() {
+    let left = Left::of_node(1).await;
+    left.told(left.status(3, v1::CommandState::Succeeded)).await;
+    assert_eq!((left.world.count("commands").await, left.world.count("incidents").await), (0, 0));
+    assert_eq!(left.world.text("SELECT effect FROM reports").await, "unknown_command");
+}
+
+#[tokio::test]
+async fn bytes_that_this_hubs_key_did_not_sign_or_of_another_command_are_not_taken_over() {
+    let left = Left::of_node(1).await;
+    let started = left.status(2, v1::CommandState::Started);
+    let mut altered = left.envelope.clone();
+    let middle = altered.len() / 2;
+    altered[middle] ^= 1;
+    left.told(v1::CommandStatus { envelope: altered.into(), ..started.clone() }).await;
+    left.told(v1::CommandStatus { envelope: vec![0xff; 70_000].into(), ..started.clone() }).await;
+    left.told(v1::CommandStatus { command_id: uuid::Uuid::now_v7().to_string(), ..started.clone() }).await;
+    let stranger = signer();
+    settle(&left.world.pool, &cluster("c1"), started.clone(), Some(&stranger)).await.unwrap();
+    settle(&left.world.pool, &cluster("c2"), started, Some(&left.signer)).await.unwrap();
+    assert_eq!((left.world.count("commands").await, left.world.count("incidents").await), (0, 0));
+}
+
+#[tokio::test]
+async fn a_lost_command_whose_number_was_given_out_again_is_kept_as_a_report_alone() {
+    let (left, c1) = (Left::of_node(1).await, cluster("c1"));
+    left.world.faults(&c1, &[xid79(&c1, 2)]).await;
+    left.world.decide().await;
+    assert_eq!(left.commands().await, ["evict PROPOSED 1 1"], "the same number, for another node");
+    left.told(left.status(2, v1::CommandState::Started)).await;
+    assert_eq!(left.commands().await, ["evict PROPOSED 1 1"]);
+    assert_eq!(left.world.count("incidents WHERE node_uid = 'uid-1'").await, 0, "nothing of the attempt is left");
+    assert_eq!(left.world.text("SELECT effect FROM reports").await, "unknown_command");
+}
