@@ -24,6 +24,7 @@ demo: postgres ## play the main job: a hub, three clusters, ten ways a fault may
 test: postgres ## run every test, on real Postgres and a real Kubernetes control plane (KUBE=off leaves the latter out, and says so)
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; tests/kube/kubectl.sh >/dev/null; fi
 	@cargo build --bins
+	@cargo build --workspace --features gpuheal-hub/fail-points,gpuheal-spoke/fail-points --bin gpuheal-hub-dying --bin gpuheal-spoke-dying
 	@KUBE=$(KUBE) cargo test --workspace --no-fail-fast
 
 sim: ## simulate the whole system in one thread under SEEDS=100 seeds, with every invariant watched; SEED=7 replays one with its trace

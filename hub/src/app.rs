@@ -5,7 +5,7 @@ mod log;
 mod operate;
 mod ready;
 
-use std::{sync::Arc, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use sqlx::PgPool;
@@ -29,7 +29,6 @@ use crate::{
     tls,
     wake::{POLL, Wake},
 };
-pub use log::start as start_log;
 
 /// Connections for people and tools: they must not starve spokes.
 const FLEET_CONNECTIONS: u32 = 4;
@@ -39,6 +38,22 @@ const DATABASE_WITHIN: Duration = Duration::from_secs(30);
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// Clocks further apart than this make certificates and logs lie; decisions use the database's alone.
 const CLOCK_APART_MS: u64 = 5_000;
+
+/// The program: does what its command line says.
+pub async fn main() -> ExitCode {
+    let args = Args::read(std::env::args_os()).unwrap_or_else(|wrong| wrong.exit());
+    if let Err(error) = log::start(&args.log, args.log_format) {
+        eprintln!("gpuheal-hub: {error:#}");
+        return ExitCode::from(2);
+    }
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{}", crate::chain::chain(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Does what the command line says.
 ///

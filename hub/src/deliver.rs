@@ -175,6 +175,7 @@ fn put(
             full.insert(key.0);
             continue;
         }
+        dies_at!("deliver.put");
         tracing::info!(cluster.id = key.0, command.id = %key.1, lane = lane.name(), "envelope put on the stream");
         match due {
             Due::Send(why) => {

@@ -2,6 +2,9 @@
 //! Stages never call each other: they meet in Postgres, and one may wake the next. All SQL is in `store`, the wall clock
 //! in `clock`, private keys in `sign`, flags in `args`.
 
+#[macro_use]
+pub mod crash;
+
 pub mod app;
 pub mod args;
 pub mod audit;

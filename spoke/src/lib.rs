@@ -2,6 +2,9 @@
 //! detectors, checks and plans, is in `gpuheal-spoke-core`; here are files, sockets, clocks and the Kubernetes API.
 //! A spoke never decides to harm anything on its own.
 
+#[macro_use]
+pub mod crash;
+
 pub mod app;
 pub mod args;
 mod backoff;

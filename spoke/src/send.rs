@@ -97,6 +97,7 @@ impl Outbox {
                 Some(Message::Gap(v1::Gap { stream_id, from_seq, to_seq, reason: reason.to_owned(), counts_by_class }))
             }
             Chunk::Faults { first_seq, mut faults } => {
+                dies_at!("send.before");
                 faults.truncate(usize::try_from(room).unwrap_or(usize::MAX));
                 cursor.next_seq += faults.len() as u64;
                 // The CRC has vouched for these bytes; one that does not decode keeps its number and is poison at the hub.

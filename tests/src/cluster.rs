@@ -97,6 +97,8 @@ pub struct SpokeSettings {
     pub lease: [&'static str; 3],
     /// The spoke's program.
     pub program: PathBuf,
+    /// The fail point at which it dies, if it is the crash tests' program.
+    pub dies_at: Option<&'static str>,
     /// Each replica is a user of its own to a simulated API server, which records who asked what.
     pub own_user: bool,
 }
@@ -242,7 +244,7 @@ impl Cluster {
         ]
         .map(str::to_owned)
         .to_vec();
-        let process = Process::start(&self.dir, &format!("spoke-{replica}"), &settings.program, &args)?;
+        let process = Process::start_dying(&self.dir, &format!("spoke-{replica}"), &settings.program, &args, settings.dies_at)?;
         self.replicas.insert(name.clone(), Replica { process, http: String::new() });
         Ok(name)
     }

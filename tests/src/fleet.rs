@@ -84,20 +84,38 @@ pub struct Fleet {
     settings: Vec<SpokeSettings>,
     link_address: String,
     programs: Programs,
-    _postgres: testpg::Postgres,
+    _postgres: Option<testpg::Postgres>,
 }
 
 impl Fleet {
     /// Starts all of it and waits until every cluster's leader is attached and its nodes are known to the hub.
     pub async fn start(plan: Plan, mut say: impl FnMut(&str)) -> Result<Self> {
+        let mut fleet = Self::without_spokes(plan, None, &mut say).await?;
+        for (cluster, settings) in fleet.clusters.iter_mut().zip(&fleet.settings) {
+            say(&format!("two spokes for cluster {}", cluster.id));
+            cluster.start_spokes(settings).await?;
+        }
+        for cluster in &fleet.clusters {
+            cluster.leader().await?;
+            inventory_known(&fleet.pool, cluster).await?;
+        }
+        Ok(fleet)
+    }
+
+    /// The same but for the spokes. Without a database that is there already it gets a Postgres of its own.
+    pub async fn without_spokes(plan: Plan, database_url: Option<String>, mut say: impl FnMut(&str)) -> Result<Self> {
         let place = Place::temporary()?;
         let dir = place.dir.clone();
-        say("a private Postgres");
-        let postgres = {
-            let at = dir.join("postgres");
-            tokio::task::spawn_blocking(move || testpg::Postgres::start(&at)).await??
+        let (postgres, database_url) = match database_url {
+            Some(url) => (None, url),
+            None => {
+                say("a private Postgres");
+                let at = dir.join("postgres");
+                let postgres = tokio::task::spawn_blocking(move || testpg::Postgres::start(&at)).await??;
+                let url = postgres.url();
+                (Some(postgres), url)
+            }
         };
-        let database_url = postgres.url();
         let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&database_url).await?;
         say("a development PKI");
         let ids: Vec<String> = plan.clusters.iter().map(|cluster| cluster.id.to_owned()).collect();
@@ -116,21 +134,19 @@ impl Fleet {
         let mut settings = vec![];
         for planned in plan.clusters {
             let kind = if planned.kind == Kind::Real { "Kubernetes' own control plane" } else { "kubesim" };
-            say(&format!("cluster {}: {} nodes on {kind}, two spokes", planned.id, planned.machines.len()));
-            let mut cluster = Cluster::start(planned.id, planned.kind, &dir, plan.seed, planned.machines).await?;
-            let spoke = SpokeSettings {
+            say(&format!("cluster {}: {} nodes on {kind}", planned.id, planned.machines.len()));
+            clusters.push(Cluster::start(planned.id, planned.kind, &dir, plan.seed, planned.machines).await?);
+            settings.push(SpokeSettings {
                 hub: format!("https://{}", ports.link),
                 identity: pki.join("clusters").join(planned.id),
                 token_file: token_file.clone(),
                 lease: plan.lease,
                 program: programs.spoke.clone(),
+                dies_at: None,
                 own_user: false,
-            };
-            cluster.start_spokes(&spoke).await?;
-            clusters.push(cluster);
-            settings.push(spoke);
+            });
         }
-        let fleet = Self {
+        Ok(Self {
             clusters,
             pool,
             database_url,
@@ -143,12 +159,7 @@ impl Fleet {
             link_address: ports.link,
             programs,
             _postgres: postgres,
-        };
-        for cluster in &fleet.clusters {
-            cluster.leader().await?;
-            inventory_known(&fleet.pool, cluster).await?;
-        }
-        Ok(fleet)
+        })
     }
 
     /// A cluster by its id.
@@ -169,10 +180,17 @@ impl Fleet {
 
     /// Starts the hub again where it was.
     pub async fn start_hub_again(&mut self) -> Result<()> {
+        migrate(&self.programs, &self.place.dir)?;
+        let program = self.programs.hub.clone();
+        self.start_hub_as(&program, None).await
+    }
+
+    /// Starts this program as the hub, where the one before was, to die at a fail point if it is the crash tests'.
+    pub async fn start_hub_as(&mut self, program: &Path, dies_at: Option<&str>) -> Result<()> {
         let ports =
             HubPorts { link: self.link_address.clone(), fleet: self.fleet_address.clone(), http: self.http_address.clone() };
-        migrate(&self.programs, &self.place.dir)?;
-        self.hub = start_hub(&self.programs, &self.place.dir, "hub", &ports)?;
+        let dir = &self.place.dir;
+        self.hub = Process::start_dying(dir, "hub", program, &hub_args(dir, "hub", &ports), dies_at)?;
         self.hub.ready().await?;
         Ok(())
     }
@@ -339,12 +357,17 @@ pub(crate) fn migrate(programs: &Programs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts the hub `name`. It finds its database in `dir/NAME.database.url`, or else in `dir/database.url`.
+/// Starts the hub `name`.
 pub(crate) fn start_hub(programs: &Programs, dir: &Path, name: &str, ports: &HubPorts) -> Result<Process> {
+    Process::start(dir, name, &programs.hub, &hub_args(dir, name, ports))
+}
+
+/// It finds its database in `dir/NAME.database.url`, or else in `dir/database.url`.
+fn hub_args(dir: &Path, name: &str, ports: &HubPorts) -> Vec<String> {
     let path = |tail: &str| dir.join(tail).display().to_string();
     let own = format!("{name}.database.url");
     let database = if dir.join(&own).exists() { path(&own) } else { path("database.url") };
-    let args: Vec<String> = [
+    [
         "serve",
         "--database-url-file",
         &database,
@@ -362,6 +385,5 @@ pub(crate) fn start_hub(programs: &Programs, dir: &Path, name: &str, ports: &Hub
         &ports.http,
     ]
     .map(str::to_owned)
-    .to_vec();
-    Process::start(dir, name, &programs.hub, &args)
+    .to_vec()
 }

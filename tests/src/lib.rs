@@ -3,6 +3,7 @@
 pub mod alert;
 pub mod chaos;
 pub mod cluster;
+pub mod crash;
 pub mod exporter;
 pub mod facts;
 pub mod fleet;

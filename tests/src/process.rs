@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,9 @@ use anyhow::{Context as _, Result, bail};
 const READY_WITHIN: Duration = Duration::from_secs(180);
 /// How long a program may take to end after it was asked to.
 const END_WITHIN: Duration = Duration::from_secs(60);
+
+/// What the programs of the crash tests, and no others, read: at which points they die.
+const FAILPOINTS: &str = "FAILPOINTS";
 
 /// One running program.
 pub struct Process {
@@ -25,6 +28,11 @@ pub struct Process {
 impl Process {
     /// Starts `program` with `args`, its output going to `dir/name.log`. It gets `--ready-file` beside that.
     pub fn start(dir: &Path, name: &str, program: &Path, args: &[String]) -> Result<Self> {
+        Self::start_dying(dir, name, program, args, None)
+    }
+
+    /// The same for one of the crash tests' programs, which dies once it comes to a fail point.
+    pub fn start_dying(dir: &Path, name: &str, program: &Path, args: &[String], at: Option<&str>) -> Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let ready = dir.join(format!("{name}.ready.json"));
         let _absent = std::fs::remove_file(&ready);
@@ -35,6 +43,10 @@ impl Process {
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GPUHEAL_") && name != "GPUHEAL_LOG")
         {
             command.env_remove(name);
+        }
+        command.env_remove(FAILPOINTS);
+        if let Some(point) = at {
+            command.env(FAILPOINTS, format!("{point}=panic"));
         }
         let child = command
             .args(args)
@@ -116,6 +128,11 @@ impl Process {
         }
         self.kill()?;
         bail!("{} was asked to end, did not within {END_WITHIN:?} and was killed\n{}", self.name, self.log_tail())
+    }
+
+    /// How it ended, if it has.
+    pub fn end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     /// Has it ended?

@@ -11,7 +11,7 @@ use crate::args::LogFormat;
 ///
 /// # Errors
 /// When the filter cannot be read.
-pub fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
+pub(super) fn start(filter: &str, format: LogFormat) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter).with_context(|| format!("--log: {filter:?} cannot be read"))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // By itself it uses colour unless NO_COLOR is set, whatever it writes to.

@@ -72,12 +72,14 @@ async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<us
         Ok::<_, Error>((tx, claimed))
     });
     let (mut tx, Some((cluster, nodes))) = claimed.await? else { return Ok(0) };
+    dies_at!("decide.claimed");
     if nodes.len() as u32 == BATCH {
         // There is more: another worker need not wait for its poll.
         wake.ingested.notify_one();
     }
     let judged = async {
         let issued = within(&mut tx, &cluster, &nodes, signer, Vec::new()).await?;
+        dies_at!("decide.before-commit");
         tx.commit().await.label("decide.commit")?;
         Ok::<_, Error>(issued)
     };

@@ -96,7 +96,9 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&
             audit::append(&mut tx, chain_of(&cluster), &[entry], now).await?;
         }
     }
+    dies_at!("ingest.before-commit");
     tx.commit().await.label("ingest.commit")?;
+    dies_at!("ingest.committed");
     let ack = |submission: &Submission| v1::FaultAck {
         stream_id: submission.stream.to_string(),
         persisted_upto: marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto),

@@ -71,6 +71,7 @@ impl Stage {
         let mut signed = Vec::with_capacity(proposed.len());
         let mut entries: BTreeMap<ClusterId, Vec<Entry>> = BTreeMap::new();
         for row in proposed {
+            dies_at!("sign.before");
             let made = row.command.map_err(|error| (row.command_id, chain(&error).to_string(), "invalid")).and_then(|command| {
                 self.signer
                     .command(&command)
@@ -79,6 +80,7 @@ impl Stage {
             });
             match made {
                 Ok((command, made)) => {
+                    dies_at!("sign.before-commit");
                     entries.entry(command.audience.clone()).or_default().push(self.signer.entry(&command, &made));
                     signed.push((command.audience, command.id, made));
                 }

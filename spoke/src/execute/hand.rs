@@ -200,6 +200,7 @@ impl HandLoop {
     }
 
     fn acked(&mut self, ack: &v1::StatusAck) {
+        dies_at!("report.acked");
         self.ctx.reports.ack(&ack.command_id, ack.status_seq);
         let Some(action) = self.ctx.actions.get(&ack.command_id) else { return };
         if self.ctx.reign().is_some() && healaction::is_final(&action) && self.ctx.reports.acked(&action) {

@@ -55,6 +55,7 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
             Marking::Write { undo, patch } => {
                 run.record_undo(&undo).await?;
                 run.guard.pass().await?;
+                dies_at!("execute.before-patch");
                 match patch_node(run, &patch).await? {
                     Patched::Yes => "marked".to_owned(),
                     Patched::Again => {
@@ -97,7 +98,10 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = run.command.target.node.name.as_str();
     match run.ctx.kube.call("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
-        Ok(_) => Ok(Patched::Yes),
+        Ok(_) => {
+            dies_at!("execute.node-patched");
+            Ok(Patched::Yes)
+        }
         Err(error) if error.conflict() || error.transient() => {
             tracing::debug!(command.id = %run.command.id, error = %gpuheal_proto::chain::chain(&error), "node patch planned anew");
             Ok(Patched::Again)

@@ -128,8 +128,10 @@ async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<
     spec.pods = drain::expected(ctx, command);
     spec.undo = mark::planned_undo(ctx, command).fields.iter().map(UndoEntry::from).collect();
     let action = ctx.records.named(&command.id.to_string(), spec);
+    dies_at!("execute.before-intent");
     match ctx.records.create(&action).await {
         Ok(Created::New(action)) => {
+            dies_at!("execute.intent-written");
             tracing::info!(command.id = %command.id, node.name = %command.target.node.name, action = %command.action(), "intent created");
             Ok(action)
         }
@@ -374,9 +376,11 @@ impl Run<'_> {
         let good = state == CommandState::Succeeded;
         healaction::set_condition(&mut self.status, "Complete", true, if good { "Succeeded" } else { "Ended" }, &reason, now);
         self.count(state);
+        dies_at!("execute.before-outcome");
         if let Err(Halt::Lost(why)) = self.save().await {
             return Ended::Lost(why);
         }
+        dies_at!("execute.outcome-written");
         tracing::info!(command.id = %self.command.id, node.name = %self.command.target.node.name, %state, reason, "command ended");
         self.last_event(state, &reason).await;
         Ended::Final

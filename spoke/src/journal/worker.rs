@@ -111,6 +111,9 @@ impl Worker {
         let (_, first) = self.disk.head();
         let alone = faults.is_empty();
         let now = clock::boottime();
+        if !alone {
+            dies_at!("journal.before-write");
+        }
         // What was held goes with the last record: with it, all faults that it led to are there.
         while faults.len() > RECORD_FAULTS_MAX {
             let rest = faults.split_off(RECORD_FAULTS_MAX);
@@ -142,10 +145,16 @@ impl Worker {
         if waiting.is_empty() {
             return self.tell_depth();
         }
+        if self.disk.unacked() > 0 {
+            dies_at!("journal.before-sync");
+        }
         let synced = self.disk.sync().map_err(|error| Error::Io { what: "sync", kind: error.kind() });
         if let Err(error) = &synced {
             tracing::error!(%error, "journal is broken");
             self.broken = Some(error.clone());
+        }
+        if self.disk.unacked() > 0 {
+            dies_at!("journal.synced");
         }
         self.tell_depth();
         for Waiting { first_seq, reply } in waiting {

@@ -83,6 +83,7 @@ impl Inbound<'_> {
     }
 
     async fn acked(&self, ack: v1::FaultAck) {
+        dies_at!("send.acked");
         let moved = self.shared.outbox.lock().expect("no holder of this lock panics").acked(&ack);
         if moved {
             self.shared.progress.lock().expect("no holder of this lock panics").acked = Instant::now();
@@ -95,6 +96,7 @@ impl Inbound<'_> {
 
     /// What the hand has no room for is refused without a trace and comes again.
     fn command(&self, command: v1::Command) -> Result<(), Error> {
+        dies_at!("verify.received");
         let envelope_sha256 = hex::encode(Sha256::digest(&command.envelope));
         if self.deps.down.try_send(Down::Command(command.envelope)).is_ok() {
             return Ok(());

@@ -179,6 +179,7 @@ impl Field {
                 token_file: dir.join("webhook.token"),
                 lease: make.lease,
                 program: self.programs.spoke.clone(),
+                dies_at: None,
                 own_user: true,
             };
             let name = cluster.launch_replica(letter(replica), &settings)?;

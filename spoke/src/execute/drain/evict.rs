@@ -92,7 +92,10 @@ async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
     let wait = raw.retry_after.or_else(|| raw.answer.as_ref().and_then(retry_after));
     let why = || raw.answer.as_ref().map_or_else(|| format!("HTTP {}", raw.status), |status| status.message.clone());
     match classify(Reply { status: raw.status, causes: &causes, retry_after: wait }) {
-        Answer::Accepted => Outcome::Accepted,
+        Answer::Accepted => {
+            dies_at!("execute.evicted");
+            Outcome::Accepted
+        }
         Answer::Gone => Outcome::Gone,
         Answer::Conflict => look(kube, &call.pod).await,
         Answer::Budget { retry_after } => Outcome::Budget { wait: retry_after, why: budget_words(raw).unwrap_or_else(why) },
