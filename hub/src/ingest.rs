@@ -29,6 +29,7 @@ use crate::{
     wake::Wake,
 };
 use group::Submission;
+pub use inventory::Taken;
 
 /// Batches that wait for a commit: of at most 256 KiB each, 64 MiB. Credit keeps a spoke to four.
 const QUEUE: usize = 256;
@@ -114,11 +115,12 @@ impl Ingest {
     ///
     /// # Errors
     /// When it could not be committed, or is no state.
-    pub async fn state(&self, cluster: ClusterId, state: v1::ClusterState) -> Result<(), Error> {
-        if self.inventory.take(&self.pool, &cluster, state).await? {
+    pub async fn state(&self, cluster: ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
+        let taken = self.inventory.take(&self.pool, &cluster, state).await?;
+        if taken == (Taken::Counts { due: true }) {
             self.wake.ingested.notify_one();
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Takes how known faults stand now.

@@ -1,5 +1,7 @@
 //! What a cluster's leader says of its nodes. A snapshot counts, absences included, when its last part is there: its parts
-//! wait in memory, and a leader that attaches elsewhere sends them all again.
+//! wait in memory, and a leader that attaches elsewhere sends them all again. A change counts only on top of the state that
+//! it was made for, the one numbered before it under the same leadership: on any other it would leave a state that the
+//! cluster never had, and all is asked for again.
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +28,8 @@ use crate::{
         judgement::judgements_ask,
         moment,
         node::{
-            Config, NodeRow, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern, nodes_upsert,
-            plan_revs_adopt, state_advance, state_head_lock,
+            Config, NodeRow, StateHead, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern,
+            nodes_upsert, plan_revs_adopt, state_advance, state_head_lock,
         },
         pool::hub_term_raise,
     },
@@ -41,6 +43,23 @@ const MOMENT_MS_MAX: i64 = 253_402_300_799_999;
 
 /// Nodes named in one entry of the audit, which counts them all: of at most 600 bytes each, 10 KiB.
 const ASIDE_NAMED_MAX: usize = 16;
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is kept in memory until the rest of its snapshot is there.
+    Part,
+    /// It counts.
+    Counts {
+        /// A node is due to be judged by it.
+        due: bool,
+    },
+    /// Something newer is known.
+    PassedOver,
+    /// A change of a state that is not known here, by a failover, a message that was set aside or a database that was
+    /// restored: only a snapshot tells how things are.
+    Unfounded,
+}
 
 /// Snapshots that have begun.
 #[derive(Default)]
@@ -67,11 +86,11 @@ struct Change {
 }
 
 impl Assembly {
-    /// Takes one message; tells whether a node is due to be judged by it.
-    pub(super) async fn take(&self, pool: &PgPool, cluster: &ClusterId, state: v1::ClusterState) -> Result<bool, Error> {
+    /// Takes one message.
+    pub(super) async fn take(&self, pool: &PgPool, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
         match self.change(cluster, state)? {
             Some(change) => apply(pool, cluster, change).await,
-            None => Ok(false),
+            None => Ok(Taken::Part),
         }
     }
 
@@ -150,7 +169,24 @@ fn bounded(nodes: usize) -> Result<(), Error> {
     if nodes > max { Err(Error::TooMany { what: "nodes", count: nodes, max }) } else { Ok(()) }
 }
 
-async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<bool, Error> {
+/// Whether a change was made for the state that is known, or came too late for it. A snapshot needs none; one of the same
+/// leader with a lower number is of a process that has started anew.
+fn unfit(change: &Change, head: &StateHead) -> Option<Taken> {
+    let (told, known) = ((change.lease_transitions, change.seq), (head.lease_transitions, head.seq));
+    if change.lease_transitions < head.lease_transitions {
+        return Some(Taken::PassedOver);
+    }
+    let follows = told == (known.0, known.1 + 1) && head.seq > 0;
+    if change.whole || follows {
+        None
+    } else if told <= known && head.seq > 0 {
+        Some(Taken::PassedOver)
+    } else {
+        Some(Taken::Unfounded)
+    }
+}
+
+async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<Taken, Error> {
     let (mut rows, aside) = readable(cluster, &change.nodes);
     rows.sort_by(|one, other| one.node_uid.cmp(&other.node_uid));
     rows.dedup_by(|one, other| one.node_uid == other.node_uid);
@@ -168,11 +204,11 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     uids.sort_unstable();
     nodes_lock(&mut tx, cluster, &uids).await?;
     let head = state_head_lock(&mut tx, cluster).await?;
-    let stale = (change.lease_transitions, change.seq) <= (head.lease_transitions, head.seq) && head.seq > 0;
-    let older_leader = change.lease_transitions < head.lease_transitions;
-    if older_leader || (stale && !change.whole) {
-        tracing::debug!(cluster.id = %cluster, spoke.seq = change.seq, lead.term = change.lease_transitions, "an older state is passed over");
-        return Ok(false);
+    if let Some(unfit) = unfit(&change, &head) {
+        let (spoke_seq, lead_term, known_seq, known_term) =
+            (change.seq, change.lease_transitions, head.seq, head.lease_transitions);
+        tracing::debug!(cluster.id = %cluster, spoke_seq, lead_term, known_seq, known_term, ?unfit, "a state is not taken");
+        return Ok(unfit);
     }
     let now = moment::now(&mut tx).await?;
     let as_of = change.as_of.min(now);
@@ -203,7 +239,7 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<boo
     }
     audit::append(&mut tx, chain_of(cluster), &entries, now).await?;
     tx.commit().await.label("state.commit")?;
-    Ok(!concern.is_empty())
+    Ok(Taken::Counts { due: !concern.is_empty() })
 }
 
 /// A node that carries a higher plan revision than this database ever gave out proves that commits were lost: the epoch of
@@ -361,5 +397,31 @@ mod tests {
         assert!(assembly.assemble(&cluster, 1, part(2, 2)).unwrap().is_some());
         assert!(assembly.assemble(&cluster, 1, part(1, PARTS_MAX + 1)).is_err());
         assert!(assembly.assemble(&cluster, 1, part(0, 1)).is_err());
+    }
+
+    #[test]
+    fn a_change_counts_only_on_the_state_that_it_was_made_for() {
+        let change = |lease_transitions, seq, whole| Change {
+            lease_transitions,
+            seq,
+            as_of: Timestamp::EPOCH,
+            whole,
+            nodes: Vec::new(),
+            gone: Vec::new(),
+            config: None,
+            sources: Vec::new(),
+        };
+        let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false };
+        let unfit = |lease, seq, whole, head| super::unfit(&change(lease, seq, whole), &head);
+        assert_eq!(unfit(2, 8, false, head(2, 7)), None);
+        assert_eq!(unfit(2, 9, false, head(2, 7)), Some(Taken::Unfounded), "one between was set aside");
+        assert_eq!(unfit(2, 900, false, head(2, 7)), Some(Taken::Unfounded), "the database was restored");
+        assert_eq!(unfit(3, 8, false, head(2, 7)), Some(Taken::Unfounded), "another leader's numbers");
+        assert_eq!(unfit(2, 1, false, head(0, 0)), Some(Taken::Unfounded), "nothing is known yet");
+        assert_eq!(unfit(2, 7, false, head(2, 7)), Some(Taken::PassedOver));
+        assert_eq!(unfit(1, 8, false, head(2, 7)), Some(Taken::PassedOver), "an older leader's");
+        assert_eq!(unfit(1, 9, true, head(2, 7)), Some(Taken::PassedOver));
+        assert_eq!(unfit(2, 1, true, head(2, 7)), None, "a process that started anew");
+        assert_eq!(unfit(3, 4, true, head(2, 7)), None);
     }
 }

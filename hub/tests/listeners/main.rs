@@ -10,6 +10,7 @@ mod replica;
 mod services;
 mod sessions;
 mod sources;
+mod states;
 mod transport;
 mod two_hubs;
 mod verdicts;

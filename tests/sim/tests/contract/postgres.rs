@@ -173,7 +173,7 @@ impl Store for Postgres {
     fn state(&mut self, cluster: &ClusterId, mut state: v1::ClusterState) -> Result<(), Error> {
         // Moments of the test's time are as long ago here as they are there.
         state.as_of_unix_ms = Timestamp::from_unix_ms(state.as_of_unix_ms).before(self.elapsed).unix_ms();
-        self.rt.block_on(self.ingest.state(cluster.clone(), state)).map_err(of_ingest)
+        self.rt.block_on(self.ingest.state(cluster.clone(), state)).map(drop).map_err(of_ingest)
     }
 
     fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
