@@ -41,7 +41,7 @@ bench: postgres ## measure against the targets of docs/numbers.md, as a table (K
 	@KUBE=$(KUBE) target/release/gpuheal-bench $(ARGS)
 
 fuzz: ## try broken and hostile input for SECONDS=60 on each target, or on TARGET=name alone; INPUT=file replays one (docs/fuzzing.md)
-	@SECONDS_EACH=$(SECONDS) TARGET=$(TARGET) INPUT=$(INPUT) tests/fuzz/run.sh
+	@SECONDS_EACH="$(SECONDS)" TARGET="$(TARGET)" INPUT="$(INPUT)" tests/fuzz/run.sh
 
 kube: ## build the Kubernetes control plane that the tests run (nine minutes the first time)
 	@tests/kube/build.sh

@@ -1,39 +1,56 @@
 #!/usr/bin/env bash
 # Fuzzes each target for SECONDS_EACH seconds, as many at a time as there are cores, and tells how far each is every ten seconds.
-#   TARGET=name     this one alone, and with INPUT=file that one input alone: how a finding is replayed
+#   TARGET=name     this one alone, or several names; with one, INPUT=file tries that one input alone: how a finding is replayed
 # What was learned stays in target/fuzzing/<target>/corpus, so that the next run goes on from there. A finding ends the run: its
 # input is printed with how to replay it, and belongs into tests/fuzz/found/<target>/, where every test run replays it.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
 seconds=${SECONDS_EACH:-60}
-target=${TARGET:-}
+wanted=${TARGET:-}
 input=${INPUT:-}
 
 # A try that needs more is a finding: the slowest seed takes 20 ms on one slow core, the largest some 60 MiB.
 TRY_SECONDS_MAX=20
 MEMORY_MIB_MAX=1024
 TELL_EVERY=10
+# What libFuzzer ends with when it is interrupted.
+INTERRUPTED=72
+
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "error: SECONDS=$seconds is no number of seconds above 0" >&2; exit 2; }
+if [ -n "$input" ] && [ ! -f "$input" ]; then
+    echo "error: INPUT=$input is no file" >&2
+    exit 2
+fi
 
 tests/fuzz/cxx.sh
-export RUSTC_WORKSPACE_WRAPPER="$root/tests/fuzz/instrument.sh"
-cargo build --quiet --profile fuzz --package gpuheal-fuzz --features engine --bin gpuheal-fuzz
-unset RUSTC_WORKSPACE_WRAPPER
+echo "building for fuzzing (some minutes the first time)"
+RUSTC_WORKSPACE_WRAPPER="$root/tests/fuzz/instrument.sh" \
+    cargo build --quiet --profile fuzz --package gpuheal-fuzz --features engine --bin gpuheal-fuzz
 built=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
 engine="$built/fuzz/gpuheal-fuzz"
 work="$built/fuzzing"
+mkdir -p "$work"
 
-known=$("$engine")
-if [ -n "$target" ]; then
-    known=$(grep "^$target " <<<"$known") || { echo "error: no fuzz target $target; there are: $("$engine" | cut -d' ' -f1 | xargs)" >&2; exit 2; }
-fi
+# It warns of sanitizers' functions that nobody here needs.
+all=$("$engine" 2>"$work/list.log") || { cat "$work/list.log" >&2; exit 1; }
+known=""
+for name in ${wanted:-$(cut -d' ' -f1 <<<"$all")}; do
+    line=$(grep "^$name " <<<"$all") || { echo "error: no fuzz target $name; there are: $(cut -d' ' -f1 <<<"$all" | xargs)" >&2; exit 2; }
+    known+="$line"$'\n'
+done
 if [ -n "$input" ]; then
-    [ -n "$target" ] || { echo "error: INPUT needs the TARGET that it is for" >&2; exit 2; }
-    GPUHEAL_FUZZ_TARGET=$target exec "$engine" -timeout=$TRY_SECONDS_MAX -rss_limit_mb=$MEMORY_MIB_MAX "$input"
+    [ "$(wc -l <<<"${known%$'\n'}")" = 1 ] || { echo "error: INPUT needs the one TARGET that it is for" >&2; exit 2; }
+    GPUHEAL_FUZZ_TARGET=${known%% *} exec "$engine" -timeout=$TRY_SECONDS_MAX -rss_limit_mb=$MEMORY_MIB_MAX "$input"
 fi
 
-# The last line that libFuzzer wrote of its progress: tries, branches seen, inputs kept, tries a second.
-progress() { grep -aE '^#[0-9]+' "$1" 2>/dev/null | tail -1 | sed -E 's/\t+/ /g; s/lim: [0-9]+ //; s/ L: .*//'; }
+# The last line that libFuzzer wrote of its progress, short enough for 60 columns.
+progress() {
+    grep -aE '^#[0-9]+' "$1" 2>/dev/null | tail -1 | awk '{
+        for (i = 2; i < NF; i++) { if ($i == "cov:") edges = $(i + 1); if ($i == "exec/s:") rate = $(i + 1) }
+        printf "%9d tries %6d/s %5d edges", substr($1, 2), rate, edges
+    }'
+}
 
 fuzz() {
     local name=$1 bytes_max=$2 dir="$work/$1"
@@ -44,23 +61,27 @@ fuzz() {
     ( ulimit -v $((MEMORY_MIB_MAX * 4096)); GPUHEAL_FUZZ_TARGET=$name GPUHEAL_FUZZ_SEEDS="$dir/seeds" exec "$engine" \
         -max_total_time="$seconds" -max_len="$bytes_max" -timeout=$TRY_SECONDS_MAX -rss_limit_mb=$MEMORY_MIB_MAX \
         -use_value_profile=1 -reload=0 -print_final_stats=1 -artifact_prefix="$dir/findings/" \
-        "$dir/corpus" "$dir/seeds" "$found" ) >"$log" 2>&1 &
-    local engine_pid=$! waited=0
+        "$dir/corpus" "$dir/seeds" "$found" ) >"$log" 2>&1 </dev/null &
+    local engine_pid=$! waited=0 ended=0
+    trap 'kill $engine_pid 2>/dev/null || true; exit 130' TERM
     while kill -0 $engine_pid 2>/dev/null; do
         sleep 1
         waited=$((waited + 1))
-        [ $((waited % TELL_EVERY)) != 0 ] || echo "fuzz: $name ${waited}s $(progress "$log")"
+        [ $((waited % TELL_EVERY)) != 0 ] || printf '%-13s %4ds %s\n' "$name" "$waited" "$(progress "$log")"
     done
-    if wait $engine_pid; then
-        echo "fuzz: $name held: $(progress "$log")"
+    wait $engine_pid || ended=$?
+    if [ $ended = 0 ]; then
+        printf '%-13s held  %s\n' "$name" "$(progress "$log")"
         return 0
     fi
+    [ $ended != $INTERRUPTED ] || return 130
     local input
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
     {
         echo "error: fuzz target $name broke; the end of $log:"
-        grep -avE '^#[0-9]+|^NEW_FUNC|^INFO' "$log" | tail -30
+        grep -avE '^#[0-9]+|^NEW_FUNC|^INFO|^WARNING: Failed to find function' "$log" | tail -30
         if [ -n "$input" ]; then
+            input=${input#"$root/"}
             echo "  to replay: make fuzz TARGET=$name INPUT=$input"
             echo "  to keep:   mkdir -p tests/fuzz/found/$name && cp $input tests/fuzz/found/$name/what-was-wrong"
         fi
@@ -68,16 +89,34 @@ fuzz() {
     return 1
 }
 
-jobs_max=$(nproc)
 running=() failed=0
+# Takes those that have ended out of the running.
+ended() {
+    local still=() job
+    for job in "${running[@]}"; do
+        if kill -0 "$job" 2>/dev/null; then still+=("$job"); else wait "$job" || failed=1; fi
+    done
+    running=("${still[@]}")
+}
+stop() {
+    [ ${#running[@]} = 0 ] || kill "${running[@]}" 2>/dev/null || true
+    wait
+}
+trap 'stop; exit 130' INT TERM
+
+jobs_max=$(nproc)
 while read -r name bytes_max; do
-    if [ ${#running[@]} -ge "$jobs_max" ]; then
-        wait "${running[0]}" || failed=1
-        running=("${running[@]:1}")
-    fi
+    while [ ${#running[@]} -ge "$jobs_max" ]; do
+        sleep 0.3
+        ended
+    done
     [ $failed = 0 ] || break
     fuzz "$name" "$bytes_max" &
     running+=($!)
-done <<<"$known"
-for job in "${running[@]}"; do wait "$job" || failed=1; done
+done <<<"${known%$'\n'}"
+while [ ${#running[@]} != 0 ] && [ $failed = 0 ]; do
+    sleep 0.3
+    ended
+done
+stop
 exit $failed
