@@ -291,8 +291,8 @@ async fn healed_once(fleet: &Fleet, crash: &Crash, node: &str, pods: &[String]) 
     let done = wait::until(&format!("the {action} of {node} to succeed"), WITHIN, || async {
         let commands = facts::commands(&fleet.pool, CLUSTER, node).await?;
         Ok(commands.iter().any(|command| command.action == action && command.state == "SUCCEEDED").then_some(()))
-    });
-    let done = done.await;
+    })
+    .await;
     let commands = facts::commands(&fleet.pool, CLUSTER, node).await?;
     let incidents = facts::incidents(&fleet.pool, CLUSTER, node).await?;
     let faults = facts::faults(&fleet.pool, CLUSTER, node).await?;
