@@ -93,7 +93,7 @@ pub const CRASHES: [Crash; 25] = [
     hub("7", "sign.before", Cause::Person),
     hub("7", "sign.before-commit", Cause::Person),
     hub("8", "deliver.put", Cause::Xid),
-    hub("8", "deliver.sent", Cause::Xid),
+    hub("8", "deliver.before-note", Cause::Xid),
     leader("10", "verify.received"),
     leader("10", "execute.before-intent"),
     leader("11", "execute.intent-written"),

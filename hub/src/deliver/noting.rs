@@ -94,7 +94,7 @@ impl Noting {
         if notes.is_empty() {
             return Ok(());
         }
-        dies_at!("deliver.sent");
+        dies_at!("deliver.before-note");
         let of = |kind: What| -> Vec<Sent<'_>> {
             let these = notes.iter().filter(|((what, _), _)| *what == kind);
             these.map(|((_, (cluster, command)), at)| Sent { cluster, command: *command, at: *at }).collect()
