@@ -44,6 +44,12 @@ impl Halt {
     pub(super) fn failed(reason: impl Into<String>) -> Self {
         Self::End { state: CommandState::Failed, refusal: None, reason: reason.into() }
     }
+
+    /// A person has taken away what we set: that is an order.
+    pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
+        let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
+        Self::End { state: CommandState::Cancelled, refusal: None, reason }
+    }
 }
 
 /// What a running command is held to.
@@ -139,11 +145,7 @@ impl Guard<'_> {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
         match self.marked.and_then(|want| want.taken_away(&node, self.command.plan_rev)) {
-            Some(what) => Err(Halt::End {
-                state: CommandState::Cancelled,
-                refusal: None,
-                reason: format!("overridden by a person: {what} of node {} was taken away", node.name),
-            }),
+            Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }
     }

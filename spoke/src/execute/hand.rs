@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpuheal_proto::{
-    command::{CommandState, Refusal},
+    command::{Command, CommandState, Refusal},
     ids::CommandId,
     link::v1,
 };
@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK,
+    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK, mark,
     run::{self, Ended},
 };
 use crate::{
@@ -223,13 +223,18 @@ impl HandLoop {
         }
     }
 
-    /// What is known of an id here.
-    pub(super) fn known(&self, id: CommandId) -> (Known, Option<Arc<HealAction>>) {
-        match self.ctx.actions.get(&id.to_string()) {
+    /// What is known of a command here.
+    pub(super) fn known(&self, command: &Command) -> (Known, Option<Arc<HealAction>>) {
+        match self.ctx.actions.get(&command.id.to_string()) {
             None => (Known::No, None),
             Some(action) if healaction::is_final(&action) => (Known::Final, Some(action)),
-            Some(action) => (Known::Open { begun: healaction::begun(&action) }, Some(action)),
+            Some(action) => (Known::Open { begun: self.begun(&action, command) }, Some(action)),
         }
+    }
+
+    /// Whether an effect may have happened, by the record or by the node.
+    pub(super) fn begun(&self, action: &HealAction, command: &Command) -> bool {
+        healaction::begun(action) || mark::written(&self.ctx.deps.nodes, command)
     }
 
     pub(super) fn spawn_run(&mut self, envelope: Envelope<Verified>, existing: Option<Arc<HealAction>>) {

@@ -38,7 +38,7 @@ impl HandLoop {
         if let Some(refused) = self.not_ready() {
             return self.say_not_now(id, refused);
         }
-        let (known, action) = self.known(id);
+        let (known, action) = self.known(envelope.command());
         if let (Known::Final, Some(action)) = (known, &action) {
             return self.tell(Arc::clone(action));
         }
@@ -82,9 +82,7 @@ impl HandLoop {
             }
             Err(refused) => return self.end_open(action, CommandState::Refused, refused.refusal.as_str(), refused.reason),
         };
-        let ours = cached_node(&deps.nodes, envelope.command().target.node.name.as_str())
-            .is_some_and(|node| node.plan_revision() == Some(envelope.command().plan_rev) && envelope.command().writes_node());
-        let begun = healaction::begun(action) || ours;
+        let begun = self.begun(action, envelope.command());
         match self.admit(envelope.clone(), Known::Open { begun }, None) {
             Ok(verified) => self.spawn_run(verified, Some(Arc::clone(action))),
             Err(refused) if refused.refusal == Refusal::NodeGone => self.look_up(&envelope),
@@ -162,7 +160,7 @@ impl HandLoop {
                 self.bury(command.id, spec);
             }
             Some(action) => {
-                let state = healaction::state_refused(&action, refused.refusal);
+                let state = healaction::state_refused(self.begun(&action, command), refused.refusal);
                 self.end_open(&action, state, refused.refusal.as_str(), refused.reason);
             }
         }

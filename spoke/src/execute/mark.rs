@@ -23,6 +23,7 @@ use crate::{
     events::Kind,
     metrics,
     verify::{cached_node, node_facts, record_now},
+    watch::Nodes,
 };
 
 /// Attempts at one patch: a node's status is written every few seconds by its kubelet, so a few lost races are usual.
@@ -49,6 +50,11 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
     let mut node = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str());
     for attempt in 0..ATTEMPTS_MAX {
         let facts = current(run, node.take()).await?;
+        // Our write shows, by whichever leader it was sent, and what it set does not.
+        if let (None, Some(what)) = (run.guard.marked, want.taken_away(&facts, run.command.plan_rev)) {
+            run.was_done("was marked already");
+            return Err(Halt::overridden(what, &facts));
+        }
         let earlier = run.earlier_undo();
         let message = match plan(&facts, want, stamp(run.ctx, run.command), &earlier) {
             Marking::Done { .. } => "was marked already".to_owned(),
@@ -80,6 +86,14 @@ pub(super) fn tell(run: &mut Run<'_>, want: Want) {
     let drains = run.command.steps.iter().any(|step| matches!(step, Step::Drain(_)));
     let then = if drains { "; GPU pods are being evicted" } else { "" };
     notify::tell(run, "mark", Kind::Warning, format!("quarantined: {}{then}", done.join(", ")));
+}
+
+/// Whether the node shows, in our watch, that this command has written to it, whatever its record says: the patch may have
+/// been the last thing that a leader did.
+pub(super) fn written(nodes: &Nodes, command: &Command) -> bool {
+    let target = &command.target.node;
+    let ours = |node: &NodeFacts| node.uid == target.uid.as_str() && node.plan_revision() == Some(command.plan_rev);
+    command.writes_node() && cached_node(nodes, target.name.as_str()).is_some_and(|node| ours(&node))
 }
 
 /// What came of a patch.

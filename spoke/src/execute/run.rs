@@ -94,7 +94,7 @@ pub(super) async fn run(
             Err(ended) => return ended,
         },
     };
-    let effect = taken_up && healaction::begun(&action);
+    let effect = taken_up && (healaction::begun(&action) || mark::written(&ctx.deps.nodes, command));
     let by = if effect { command.times.finish_by } else { command.times.start_by };
     let mut run = Run {
         guard: Guard { ctx, command, stop, reign, by, marked: None },
@@ -230,11 +230,22 @@ impl Run<'_> {
                 record.message.clone_from(message);
                 self.status.cursor = u32::try_from(index + 1).unwrap_or(u32::MAX);
             }
+            // What was done stays done: the way back needs its record.
+            Err(Halt::End { .. }) if record.state == "done" => {}
             Err(Halt::End { reason, .. }) => {
                 "failed".clone_into(&mut record.state);
                 record.message.clone_from(reason);
             }
             Err(Halt::Lost(_)) => {}
+        }
+    }
+
+    /// The step at the cursor was done by whoever was at work before, and nobody wrote it down.
+    pub(super) fn was_done(&mut self, message: &str) {
+        if let Some(record) = self.status.steps.get_mut(self.status.cursor as usize) {
+            "done".clone_into(&mut record.state);
+            message.clone_into(&mut record.message);
+            self.status.cursor += 1;
         }
     }
 

@@ -92,8 +92,8 @@ pub fn begun(action: &HealAction) -> bool {
 
 /// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.
 #[must_use]
-pub fn state_refused(action: &HealAction, refusal: Refusal) -> CommandState {
-    match (begun(action), refusal) {
+pub const fn state_refused(begun: bool, refusal: Refusal) -> CommandState {
+    match (begun, refusal) {
         (false, _) => CommandState::Refused,
         (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
         (true, _) => CommandState::Cancelled,

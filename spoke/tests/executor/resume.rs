@@ -1,10 +1,10 @@
 //! Crashes: what the next leader makes of what it finds.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
     command::Command,
-    link::v1::{CommandState, CommandStatus, RefusalCode},
+    link::v1::{CommandState, CommandStatus, RefusalCode, StepState},
 };
 use gpuheal_spoke::healaction::{HealAction, new_spec};
 use gpuheal_spoke::ports::Attachment;
@@ -23,6 +23,8 @@ testkube::claims![
     an_intent_that_appears_later_is_adopted,
     a_leader_killed_mid_drain_is_followed_and_no_pod_is_evicted_twice,
     a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_was,
+    what_a_person_took_away_while_nobody_led_is_not_set_again_by_the_next,
+    a_mark_that_was_written_in_time_and_not_recorded_is_no_refusal,
     an_outcome_is_told_again_at_a_new_session_until_it_is_acked,
     what_the_old_leader_could_not_report_is_told_by_the_next,
     a_command_whose_intent_was_not_taken_is_asked_for_again,
@@ -111,6 +113,59 @@ async fn a_crash_between_patch_and_record_marks_once_and_keeps_whose_cordon_it_w
     let was: Vec<_> =
         undo.as_array().unwrap().iter().map(|field| field["before"].as_str().unwrap_or_default().to_owned()).collect();
     assert_eq!(told, was, "the cordon is still known to be ours");
+}
+
+/// Failure table, rows 12 and 14.
+async fn what_a_person_took_away_while_nobody_led_is_not_set_again_by_the_next(w: World) {
+    let mut first = Spoke::leading(&w, "a", "").await;
+    let taken = [
+        ("n1", json!({"metadata": {"labels": {"gpu-selfhealing.io/status": null}}}), (false, 1, true), "the label"),
+        ("n2", json!({"spec": {"taints": null}}), (true, 0, true), "the taint"),
+        ("n3", json!({"spec": {"unschedulable": null}}), (true, 1, false), "the cordon"),
+    ];
+    let mut commands = Vec::new();
+    for (node, ..) in &taken {
+        let command = w.command(node, 1, vec![mark()]).await;
+        first.carry_out(&command).await;
+        w.told_all(&command).await;
+        commands.push(command);
+    }
+    w.kill_and_free(first).await;
+    for ((node, patch, ..), command) in taken.iter().zip(&commands) {
+        // As if the leader had died between the patch and its record.
+        w.forget_status(command.id).await;
+        w.change_node(node, patch.clone()).await;
+    }
+    let mut next = Spoke::start(&w, "b", "").await;
+    let mut ends = BTreeMap::new();
+    while ends.len() < commands.len() {
+        let end = next.told("an end", |status| status.state() == CommandState::Cancelled).await;
+        ends.insert(end.command_id.clone(), end);
+    }
+    for ((node, _, left, what), command) in taken.iter().zip(&commands) {
+        let end = &ends[&command.id.to_string()];
+        assert!(end.reason.contains("overridden by a person") && end.reason.contains(what), "{node}: {}", end.reason);
+        assert_eq!(end.steps[0].state(), StepState::Done, "{node}: what is left of it is still to be undone");
+        assert_eq!(marks(&w.node(node).await), *left, "{node}");
+    }
+    assert_eq!(w.writes_to("nodes").await.len(), taken.len(), "each was marked once");
+}
+
+async fn a_mark_that_was_written_in_time_and_not_recorded_is_no_refusal(w: World) {
+    let mut command = w.command("n1", 1, vec![mark()]).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.carry_out(&command).await;
+    w.told_all(&command).await;
+    w.kill_and_free(spoke).await;
+    // The same record, as it was before the mark was written down, of a command whose first effect was due long ago.
+    w.lose_actions().await;
+    let past = command.times.created.before(Duration::from_secs(3600));
+    (command.times.created, command.times.deliver_by, command.times.start_by) = (past, past, past);
+    let spec = new_spec(&command, &signed(&command), "dead", 1);
+    w.leave_action(&HealAction::named(&command.id.to_string(), &w.home, spec)).await;
+    let mut next = Spoke::start(&w, "b", "").await;
+    let end = next.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
 }
 
 /// Failure table, row 15.

@@ -29,6 +29,12 @@ impl Halt {
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self::End(CommandState::Failed, None, why.into())
     }
+
+    /// A person has taken away what we set: that is an order.
+    pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
+        let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
+        Self::End(CommandState::Cancelled, None, reason)
+    }
 }
 
 impl Spoke {
@@ -96,10 +102,7 @@ impl Spoke {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
         match run.marked.and_then(|want| want.taken_away(&node, command.plan_rev)) {
-            Some(what) => {
-                let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
-                Err(Halt::End(CommandState::Cancelled, None, reason))
-            }
+            Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }
     }

@@ -33,7 +33,7 @@ impl Spoke {
         let known = match &action {
             None => Known::No,
             Some(action) if healaction::is_final(action) => Known::Final,
-            Some(action) => Known::Open { begun: healaction::begun(action) },
+            Some(action) => Known::Open { begun: self.begun(action, envelope.command()) },
         };
         if let (Known::Final, Some(action)) = (known, &action) {
             return self.answer(&Rc::clone(action));
@@ -88,18 +88,21 @@ impl Spoke {
             Ok(envelope) => envelope,
             Err(refused) => return self.end_open(action, CommandState::Refused, refused.refusal.as_str(), &refused.reason),
         };
-        let command = envelope.command();
-        let ours = self
-            .cache
-            .facts(command.target.node.name.as_str())
-            .is_some_and(|node| node.plan_revision() == Some(command.plan_rev) && command.writes_node());
-        let begun = healaction::begun(action) || ours;
+        let begun = self.begun(action, envelope.command());
         match self.admit(envelope.clone(), Known::Open { begun }, None) {
             Ok(verified) => self.begin(verified, Some(Rc::clone(action))),
             Err(refused) if refused.refusal == Refusal::NodeGone => self.look_up_for(id, &envelope),
             Err(refused) if refused.refusal.not_now() => {}
             Err(refused) => self.refuse(&envelope, &refused, Some(Rc::clone(action))),
         }
+    }
+
+    /// Whether an effect may have happened, by the record or by the node.
+    fn begun(&self, action: &HealAction, command: &gpuheal_proto::command::Command) -> bool {
+        let target = &command.target.node;
+        let ours = |node: &NodeFacts| node.uid == target.uid.as_str() && node.plan_revision() == Some(command.plan_rev);
+        let written = command.writes_node() && self.cache.facts(target.name.as_str()).is_some_and(|node| ours(&node));
+        healaction::begun(action) || written
     }
 
     fn admit(
@@ -172,7 +175,7 @@ impl Spoke {
                 self.bury(command.id, spec);
             }
             Some(action) => {
-                let state = healaction::state_refused(&action, refused.refusal);
+                let state = healaction::state_refused(self.begun(&action, command), refused.refusal);
                 self.end_open(&action, state, refused.refusal.as_str(), &refused.reason);
             }
         }
@@ -274,7 +277,8 @@ impl Spoke {
             command.plan_rev,
             if existing.is_some() { ", again" } else { "" }
         ));
-        let run = Run::new(command.clone(), envelope.bytes().to_vec(), existing, older, reign, self.now.boot);
+        let effect = existing.as_deref().is_some_and(|action| self.begun(action, command));
+        let run = Run::new(command.clone(), envelope.bytes().to_vec(), existing, effect, older, reign, self.now.boot);
         self.running.insert(id, run);
         self.runs_tick();
     }

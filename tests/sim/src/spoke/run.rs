@@ -91,11 +91,11 @@ impl Run {
         command: Command,
         bytes: Vec<u8>,
         existing: Option<Rc<HealAction>>,
+        effect: bool,
         older: Vec<CommandId>,
         reign: u64,
         boot: Duration,
     ) -> Self {
-        let effect = existing.as_deref().is_some_and(healaction::begun);
         let by = if effect { command.times.finish_by } else { command.times.start_by };
         let status = existing.as_deref().map(healaction::status_of).unwrap_or_default();
         Self {

@@ -76,6 +76,10 @@ impl Spoke {
             return Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")));
         }
         let Some(facts) = self.current(run)? else { return Ok(()) };
+        if let (None, Some(what)) = (run.marked, want.taken_away(&facts, run.command.plan_rev)) {
+            self.step_done(run, "was marked already");
+            return Err(Halt::overridden(what, &facts));
+        }
         let earlier = self.earlier_undo(run);
         match plan_mark(&facts, want, self.stamp(run), &earlier) {
             Marking::Done { undo } => {
