@@ -4,6 +4,7 @@
 //! The finalizer keeps it until the hub has committed the outcome.
 
 mod record;
+mod standing;
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use self::record::{
     begun, cursor, envelope_bytes, foreign_spec, is_final, new_spec, seq, set_condition, state, state_refused, status_of, undo_of,
 };
+pub use self::standing::{marked_node, standing_marks, standing_undo};
 
 /// What was asked.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]

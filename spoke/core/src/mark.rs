@@ -117,8 +117,11 @@ pub fn mark(node: &NodeFacts, want: Want, stamp: Stamp, earlier: &Undo) -> Marki
     if want.cordon {
         let before = node.unschedulable.map(|value| value.to_string()).unwrap_or_default();
         record(UndoKind::Unschedulable, "", before, "true".to_owned());
-        changed |= node.unschedulable != Some(true);
-        patch.unschedulable(Some(true));
+        // A cordon that is there is not written again: whoever set it stays its manager.
+        if node.unschedulable != Some(true) {
+            changed = true;
+            patch.unschedulable(Some(true));
+        }
     }
     let stamped =
         node.plan_revision() == Some(stamp.plan_rev) && node.annotation(ANNOTATION_PROCESS_ID) == Some(&stamp.incident.to_string());

@@ -1,14 +1,22 @@
 //! Releasing a node: restores exactly what the undo record says was ours, in one JSON patch. Pure: sends nothing.
 //! A field that is no longer as we left it belongs to whoever changed it: it stays, and the answer says so. The three
 //! annotations are written and stay, since the cooldown and the fence read them.
+//!
+//! Label and taint bear our name. A cordon bears nobody's, and the hub's record of it may be one of before its database was
+//! restored: whose it is the cluster tells itself, see [`cordon`]. No record of a hub takes off what we did not set.
+
+use std::collections::BTreeSet;
 
 use gpuheal_proto::{
     command::{Undo, UndoField, UndoKind},
-    kubernetes::{LABEL_STATUS, TAINT_FAULTY},
+    kubernetes::{FIELD_MANAGER, LABEL_STATUS, TAINT_FAULTY},
 };
 use serde_json::Value;
 
 use crate::mark::{NodeFacts, Patch, Stamp, node};
+
+/// Under this name the API server keeps the oldest managers of an object that more than ten have written to.
+const FORGOTTEN_MANAGERS: &str = "ancient-changes";
 
 /// What a release does.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,18 +29,62 @@ pub struct Release {
     pub left: Vec<String>,
 }
 
-/// Plans the release of `node`.
+/// Whose a cordon is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cordon {
+    /// We set it.
+    Ours,
+    /// We did not, or nobody can tell: it stays.
+    Left {
+        /// Why, for people.
+        why: String,
+    },
+}
+
+/// Whose the node's cordon is, by what the cluster itself shows: the field's manager, and what the record of the mark that
+/// stands, `recorded`, says of it. Neither may deny it, and one must say it. The API server names a manager only for who
+/// changed the field, and our patches write none that is set already.
+#[must_use]
+pub fn cordon(by: &BTreeSet<String>, recorded: Option<bool>) -> Cordon {
+    let left = |why: &str| Cordon::Left { why: why.to_owned() };
+    if let Some(other) = by.iter().find(|manager| !matches!(manager.as_str(), FIELD_MANAGER | FORGOTTEN_MANAGERS)) {
+        return Cordon::Left { why: format!("set by {other}") };
+    }
+    match recorded {
+        Some(false) => left("it was there before our mark"),
+        Some(true) => Cordon::Ours,
+        None if by.contains(FIELD_MANAGER) => Cordon::Ours,
+        None => left("nothing in the cluster says that it is ours"),
+    }
+}
+
+/// Whether a record says that a cordon is ours. One that does not name it says nothing.
+#[must_use]
+pub fn cordoned(record: &Undo) -> Option<bool> {
+    let field = record.fields.iter().find(|field| field.kind == UndoKind::Unschedulable)?;
+    Some(field.before != "true" && field.after == "true")
+}
+
+/// Plans the release of `node`. `record` is the cluster's own of the mark that stands, empty where none is left; `asked` is
+/// the hub's, and tells only of what that one does not name.
 ///
 /// # Errors
-/// When the record names a field that is never ours, or holds no JSON: nothing is then done.
-pub fn release(node: &NodeFacts, undo: &Undo, stamp: Stamp) -> Result<Release, Error> {
+/// When a record names a field that is never ours, or holds no JSON: nothing is then done.
+pub fn release(node: &NodeFacts, record: &Undo, asked: &Undo, stamp: Stamp) -> Result<Release, Error> {
     let mut patch = Patch::bound(node);
     let mut taints = node.taints.clone();
     let (mut restored, mut left) = (Vec::new(), Vec::new());
-    for field in &undo.fields {
+    let unnamed = |field: &&UndoField| record.fields.iter().all(|known| known.kind != field.kind);
+    for field in record.fields.iter().chain(asked.fields.iter().filter(unnamed)) {
         let before = before(field)?;
         if current(node, field.kind) != after(field)? {
             left.push(format!("{}: changed by somebody else since", name(field.kind)));
+            continue;
+        }
+        if field.kind == UndoKind::Unschedulable
+            && let Cordon::Left { why } = cordon(&node.unschedulable_by, cordoned(record))
+        {
+            left.push(format!("{}: {why}", name(field.kind)));
             continue;
         }
         match field.kind {

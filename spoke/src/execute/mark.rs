@@ -37,7 +37,7 @@ pub(super) fn planned_undo(ctx: &Ctx, command: &Command) -> Undo {
     });
     let node = cached_node(&ctx.deps.nodes, command.target.node.name.as_str());
     let (Some(want), Some(node)) = (want, node) else { return Undo::default() };
-    let earlier = ctx.records.standing_undo(command.target.node.uid.as_str(), &command.id.to_string());
+    let earlier = ctx.records.standing_undo(&node, command);
     plan(&node, want, stamp(ctx, command), &earlier).undo().clone()
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
             run.was_done("was marked already");
             return Err(Halt::overridden(what, &facts));
         }
-        let earlier = run.earlier_undo();
+        let earlier = run.earlier_undo(&facts);
         let message = match plan(&facts, want, stamp(run.ctx, run.command), &earlier) {
             Marking::Done { .. } => "was marked already".to_owned(),
             Marking::Write { undo, patch } => {

@@ -4,10 +4,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_proto::{
-    command::{Command, CommandState, Undo, UndoKind},
+    command::{Command, CommandState, Undo},
     kubernetes::{FIELD_MANAGER, FINALIZER},
     time::{Timestamp, parse_rfc3339},
 };
+use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned};
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -125,7 +126,7 @@ impl Records {
     /// The hub has the outcome: the finalizer goes, except from the record of a mark that still stands. A release takes
     /// it off the marks that it has undone.
     pub(super) async fn let_go(&self, action: &HealAction, reports: &Reports) {
-        if action.held() && !marked_node(action) {
+        if action.held() && !healaction::marked_node(action) {
             self.drop_finalizer(action).await;
         }
         let released = action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded;
@@ -140,41 +141,24 @@ impl Records {
 
     fn marks_before(&self, node_uid: &str, plan_revision: u64) -> Vec<Arc<HealAction>> {
         let mut all = self.actions.all();
-        all.retain(|action| action.spec.node_uid == node_uid && action.spec.plan_revision < plan_revision && marked_node(action));
+        all.retain(|action| {
+            action.spec.node_uid == node_uid && action.spec.plan_revision < plan_revision && healaction::marked_node(action)
+        });
         all
     }
 
-    /// The record of what is ours on a node now: the latest mark's, unless a later release has undone it.
-    pub(super) fn standing_undo(&self, node_uid: &str, not: &str) -> Undo {
-        let mut of_node = self.actions.all();
-        of_node.retain(|action| action.spec.node_uid == node_uid && action.id() != not);
-        let released = of_node.iter().filter(|a| a.spec.action == "release" && healaction::state(a) == CommandState::Succeeded);
-        let released = released.map(|action| action.spec.plan_revision).max();
-        let marks = of_node.iter().filter(|action| marked_node(action) && Some(action.spec.plan_revision) > released);
-        marks.max_by_key(|action| action.spec.plan_revision).map(|action| healaction::undo_of(action)).unwrap_or_default()
+    /// The record of what is ours on a node now, but for what `command` did: the latest mark's, unless a later release has
+    /// undone it, and only while no other command is the last that wrote to the node.
+    pub(super) fn standing_undo(&self, node: &NodeFacts, command: &Command) -> Undo {
+        let (all, not) = (self.actions.all(), command.id.to_string());
+        healaction::standing_undo(all.iter().map(|action| &**action).filter(|action| action.id() != not), node)
     }
 
-    /// Whether the cordon of each node that carries a mark of ours is ours: what the standing records say, merged as an
-    /// undo would be.
+    /// Whether the cordon of each node that carries a mark of ours is ours, as the standing records say.
     pub(super) fn cordons(&self) -> BTreeMap<String, bool> {
         let all = self.actions.all();
-        let mut released: BTreeMap<&str, u64> = BTreeMap::new();
-        for action in &all {
-            if action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded {
-                let known = released.entry(&action.spec.node_uid).or_default();
-                *known = (*known).max(action.spec.plan_revision);
-            }
-        }
-        let mut latest: BTreeMap<&str, &HealAction> = BTreeMap::new();
-        for action in all.iter().filter(|action| marked_node(action)) {
-            let node = action.spec.node_uid.as_str();
-            let stands = released.get(node).is_none_or(|released| action.spec.plan_revision > *released);
-            let newer = latest.get(node).is_none_or(|known| action.spec.plan_revision > known.spec.plan_revision);
-            if stands && newer {
-                latest.insert(node, action);
-            }
-        }
-        latest.into_iter().map(|(node, action)| (node.to_owned(), cordons(&healaction::undo_of(action)))).collect()
+        let standing = healaction::standing_marks(all.iter().map(|action| &**action));
+        standing.into_iter().filter_map(|(node, action)| Some((node.to_owned(), cordoned(&healaction::undo_of(action))?))).collect()
     }
 
     async fn drop_finalizer(&self, action: &HealAction) {
@@ -213,22 +197,9 @@ fn runs_out(action: &HealAction) -> Option<Timestamp> {
     parse_rfc3339(&action.spec.expires).ok().or_else(made)
 }
 
-/// Whether a release by this record takes a cordon off: one that was there before is somebody else's and stays.
-fn cordons(undo: &Undo) -> bool {
-    undo.fields.iter().any(|field| field.kind == UndoKind::Unschedulable && field.before != "true" && field.after == "true")
-}
-
-/// It has changed its node: its undo record is needed until the release.
-fn marked_node(action: &HealAction) -> bool {
-    let done = |step: &healaction::StepRecord| step.name == "mark" && step.state == "done";
-    let unclear = matches!(healaction::state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
-    let has_undo = !healaction::undo_of(action).fields.is_empty();
-    has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
-}
-
 #[cfg(test)]
 mod tests {
-    use gpuheal_proto::command::UndoField;
+    use gpuheal_proto::command::{UndoField, UndoKind};
 
     use super::*;
     use crate::healaction::{StepRecord, UndoEntry};
@@ -268,5 +239,18 @@ mod tests {
         actions.put(release);
         let told: Vec<_> = records.cordons().into_iter().collect();
         assert_eq!(told, [("u1".to_owned(), true), ("u2".to_owned(), false)]);
+    }
+
+    #[test]
+    fn a_record_counts_only_while_its_command_is_the_last_that_wrote_to_the_node() {
+        let actions = [mark("a", "u1", 3, "")];
+        let node = |annotations: serde_json::Value| {
+            let metadata = json!({"name": "n", "uid": "u1", "resourceVersion": "1", "annotations": annotations});
+            NodeFacts::from_json(&json!({"metadata": metadata})).unwrap()
+        };
+        let record = |node: &NodeFacts| healaction::standing_undo(actions.iter(), node).fields.len();
+        let carries = |revision: &str| node(json!({"gpu-selfhealing.io/plan-revision": revision}));
+        assert_eq!((record(&carries("3")), record(&carries("5"))), (1, 0));
+        assert_eq!(record(&node(json!({}))), 1, "somebody took the annotation off");
     }
 }

@@ -1,5 +1,6 @@
-//! The release step: what the undo record says was ours goes back to what it was, in one patch. The command carries the
-//! record that the hub kept; where it carries none, the cluster's own is used.
+//! The release step: what the undo record says was ours goes back to what it was, in one patch. The record is the cluster's
+//! own, of the mark that stands. The one that the hub sends tells only of what that does not name: a hub whose database was
+//! restored sends an old one.
 
 use gpuheal_proto::command::Undo;
 use gpuheal_spoke_core::release::release as plan;
@@ -16,8 +17,7 @@ use crate::{events::Kind, metrics, verify::cached_node};
 const TOLD: &str = "release";
 
 /// Releases the node.
-pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Halt> {
-    let undo = if undo.fields.is_empty() { run.earlier_undo() } else { undo.clone() };
+pub(super) async fn release(run: &mut Run<'_>, asked: &Undo) -> Result<String, Halt> {
     let mut node = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str());
     for attempt in 0..ATTEMPTS_MAX {
         let facts = current(run, node.take()).await?;
@@ -27,7 +27,8 @@ pub(super) async fn release(run: &mut Run<'_>, undo: &Undo) -> Result<String, Ha
             notify::tell(run, TOLD, Kind::Normal, "released: nothing of ours is left on the node".to_owned());
             return Ok("was released already".to_owned());
         }
-        let release = plan(&facts, &undo, stamp).map_err(|error| Halt::failed(error.to_string()))?;
+        let record = run.ctx.records.standing_undo(&facts, run.command);
+        let release = plan(&facts, &record, asked, stamp).map_err(|error| Halt::failed(error.to_string()))?;
         run.guard.pass().await?;
         match patch_node(run, &release.patch).await? {
             Patched::Yes => {

@@ -9,7 +9,7 @@ use gpuheal_proto::{
     words::Action,
 };
 use gpuheal_spoke_core::{
-    mark::Want,
+    mark::{NodeFacts, Want},
     verify::{Envelope, Verified},
 };
 use tokio::{
@@ -293,14 +293,10 @@ impl Run<'_> {
         }
     }
 
-    /// What was ours on the node before this command.
-    pub(super) fn earlier_undo(&self) -> Undo {
+    /// What is ours on the node already, by this command or before it.
+    pub(super) fn earlier_undo(&self, node: &NodeFacts) -> Undo {
         let own = healaction::undo_of(&self.action);
-        if own.fields.is_empty() {
-            self.ctx.records.standing_undo(self.command.target.node.uid.as_str(), self.action.id())
-        } else {
-            own
-        }
+        if own.fields.is_empty() { self.ctx.records.standing_undo(node, self.command) } else { own }
     }
 
     /// The undo record, stored before the write that it tells of. No call when the intent holds it already.

@@ -4,13 +4,17 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use gpuheal_proto::{
     kubernetes::{
-        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, FIELD_MANAGER, LABEL_OPT_OUT, LABEL_STATUS,
-        STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY,
+        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY,
+        TAINT_EFFECT, TAINT_FAULTY,
     },
     link::v1,
     time::parse_rfc3339,
 };
-use gpuheal_spoke_core::{mark::NodeFacts, verify::marker};
+use gpuheal_spoke_core::{
+    mark::NodeFacts,
+    release::{Cordon, cordon},
+    verify::marker,
+};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::watch::gpu_count;
@@ -53,8 +57,8 @@ pub fn is_gpu_node(node: &Node) -> bool {
         || mark(node, None).is_some()
 }
 
-/// The node's state. `ours`: whether the undo record of a mark that stands says that the cordon is ours; without a record
-/// the field's manager tells.
+/// The node's state. `ours`: whether the undo record of a mark that stands says that the cordon is ours. The field's manager
+/// may deny it, and tells where there is no record: as a release judges.
 #[must_use]
 pub fn node_state(
     node: &Node,
@@ -118,9 +122,9 @@ fn mark(node: &Node, ours: Option<bool>) -> Option<v1::Mark> {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     let tainted = taints.into_iter().any(|taint| taint.key == TAINT_FAULTY && taint.effect == TAINT_EFFECT);
-    let by_manager = || node.metadata.managed_fields.iter().flatten().any(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER));
+    let managers = node.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.manager.clone()).collect();
     let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let cordoned_by_us = cordoned && ours.unwrap_or_else(by_manager);
+    let cordoned_by_us = cordoned && cordon(&managers, ours) == Cordon::Ours;
     let last_process = annotation(node, ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());
     (labelled || tainted).then(|| v1::Mark {
         labelled,
@@ -149,6 +153,7 @@ fn pod_summary(pod: &Pod) -> v1::PodSummary {
 
 #[cfg(test)]
 mod tests {
+    use gpuheal_proto::kubernetes::FIELD_MANAGER;
     use serde_json::json;
 
     use super::*;
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_the_cordon_is_the_undo_record_tells_before_the_field_manager() {
+    fn a_cordon_is_ours_only_when_neither_the_record_nor_the_field_manager_denies_it() {
         let marked = |manager: &str| {
             node(json!({
                 "metadata": {"name": "n1", "uid": "u1", "labels": {LABEL_STATUS: "faulty"}, "managedFields": [{"manager": manager}]},
@@ -190,10 +195,9 @@ mod tests {
             }))
         };
         let told = |manager: &str, ours| node_state(&marked(manager), &[], vec![], &[], ours).mark.unwrap().cordoned_by_us;
-        // A person cordoned first, and our patch of the whole field made us its manager.
-        assert!(!told(FIELD_MANAGER, Some(false)));
-        // Somebody has applied the same value since, and it is ours all the same.
-        assert!(told("kubectl-cordon", Some(true)));
+        assert!(told(FIELD_MANAGER, Some(true)) && !told(FIELD_MANAGER, Some(false)));
+        // Uncordoned and cordoned again since.
+        assert!(!told("kubectl-cordon", Some(true)));
         assert!(told(FIELD_MANAGER, None) && !told("kubectl-cordon", None));
     }
 

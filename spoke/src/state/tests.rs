@@ -221,13 +221,13 @@ async fn whose_a_cordon_is_is_told_when_the_hand_knows_better() {
     let mut teller = teller(&[]).await;
     teller.snapshot().await;
     let marked = json!({
-        "metadata": {"labels": {"gpu-selfhealing.io/status": "faulty"}, "managedFields": [{"manager": "kubectl-cordon"}]},
+        "metadata": {"labels": {"gpu-selfhealing.io/status": "faulty"}, "managedFields": [{"manager": "gpu-selfhealing"}]},
         "spec": {"unschedulable": true},
     });
     teller.cluster.node("n1", &marked);
-    assert!(!teller.delta().await.changed[0].mark.as_ref().unwrap().cordoned_by_us);
-    teller.seen.send_modify(|seen| seen.cordons = [("uid-n1".to_owned(), true)].into());
     assert!(teller.delta().await.changed[0].mark.as_ref().unwrap().cordoned_by_us);
+    teller.seen.send_modify(|seen| seen.cordons = [("uid-n1".to_owned(), false)].into());
+    assert!(!teller.delta().await.changed[0].mark.as_ref().unwrap().cordoned_by_us);
 }
 
 #[tokio::test]

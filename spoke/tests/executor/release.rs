@@ -1,6 +1,9 @@
 //! Releasing: what goes and what stays.
 
-use gpuheal_proto::{ids::CommandId, link::v1::CommandState};
+use gpuheal_proto::{
+    ids::CommandId,
+    link::v1::{CommandState, RefusalCode, UndoField, UndoKind, UndoRecord},
+};
 use gpuheal_spoke::ports::LocalConfig;
 use serde_json::json;
 use testkube::settled;
@@ -14,6 +17,8 @@ use crate::{
 testkube::claims![
     a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon,
     our_own_cordon_goes_and_without_a_record_from_the_hub_the_clusters_own_is_used,
+    no_record_of_a_hub_takes_a_persons_cordon_off,
+    without_any_record_the_cordons_own_manager_tells_whose_it_is,
     the_record_of_a_mark_is_kept_until_its_release_is_acked,
     a_release_leaves_an_event_on_the_node_and_on_its_healaction_and_is_about_the_incidents_fault,
 ];
@@ -45,6 +50,51 @@ async fn our_own_cordon_goes_and_without_a_record_from_the_hub_the_clusters_own_
     let end = spoke.carry_out(&w.command("n1", 2, vec![release(None)]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "a release waits for no ceiling: {}", end.reason);
     assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+}
+
+/// What a hub sends whose database was restored from before the mark: that the cordon had been ours.
+fn old_record() -> UndoRecord {
+    let field = UndoField { kind: UndoKind::Unschedulable.into(), after: "true".into(), ..UndoField::default() };
+    UndoRecord { fields: vec![field] }
+}
+
+/// Failure table, row 18.
+async fn no_record_of_a_hub_takes_a_persons_cordon_off(w: World) {
+    let cordon = |on: bool| json!({"spec": {"unschedulable": on.then_some(true)}});
+    w.change_node("n1", cordon(true)).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    for node in ["n1", "n2"] {
+        spoke.carry_out(&w.command(node, 1, vec![mark()]).await).await;
+    }
+    // Somebody has freed the second, and taken it out again.
+    w.change_node("n2", cordon(false)).await;
+    w.change_node("n2", cordon(true)).await;
+    for node in ["n1", "n2"] {
+        spoke.sees(&w, node).await;
+        let end = spoke.carry_out(&w.command(node, 2, vec![release(Some(old_record()))]).await).await;
+        assert_eq!(end.state(), CommandState::Succeeded, "{node}: {}", end.reason);
+        assert!(end.reason.contains("left unschedulable"), "{node}: {}", end.reason);
+        assert_eq!(marks(&w.node(node).await), (false, 0, true), "{node}: {}", end.reason);
+    }
+}
+
+async fn without_any_record_the_cordons_own_manager_tells_whose_it_is(w: World) {
+    w.change_node("n1", json!({"spec": {"unschedulable": true}})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    for node in ["n1", "n2"] {
+        let command = w.command(node, 1, vec![mark()]).await;
+        spoke.carry_out(&command).await;
+        w.told_all(&command).await;
+    }
+    w.kill_and_free(spoke).await;
+    w.lose_actions().await;
+    let mut next = Spoke::start(&w, "b", "").await;
+    for (node, stays) in [("n1", true), ("n2", false)] {
+        let command = w.command(node, 2, vec![release(Some(old_record()))]).await;
+        let end = next.decided(&command, RefusalCode::Unspecified).await;
+        assert_eq!(end.state(), CommandState::Succeeded, "{node}: {}", end.reason);
+        assert_eq!(w.node(node).await["spec"]["unschedulable"] == true, stays, "{node}: {}", end.reason);
+    }
 }
 
 async fn held(w: &World, id: CommandId) -> bool {

@@ -1,7 +1,7 @@
 //! A node as far as marking, releasing and verifying look at it. Taints stay raw JSON: whole arrays are written back,
 //! so that a field which this version does not know must survive the round trip.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY};
 use serde_json::Value;
@@ -23,6 +23,8 @@ pub struct NodeFacts {
     pub taints: Vec<Value>,
     /// `spec.unschedulable` as it stands; `None` when absent.
     pub unschedulable: Option<bool>,
+    /// Field managers of `spec.unschedulable`: who set it as it stands. Empty when nobody is known.
+    pub unschedulable_by: BTreeSet<String>,
     /// `status.nodeInfo.bootID`.
     pub boot_id: String,
     /// The Ready condition is True.
@@ -51,6 +53,7 @@ impl NodeFacts {
             annotations: map("/metadata/annotations"),
             taints: node.pointer("/spec/taints").and_then(Value::as_array).cloned().unwrap_or_default(),
             unschedulable: node.pointer("/spec/unschedulable").and_then(Value::as_bool),
+            unschedulable_by: unschedulable_by(node),
             boot_id: node.pointer("/status/nodeInfo/bootID").and_then(Value::as_str).unwrap_or_default().to_owned(),
             ready: is_ready(node),
         })
@@ -92,6 +95,15 @@ impl NodeFacts {
 pub fn is_ours(taint: &Value) -> bool {
     let text = |field: &str| taint.get(field).and_then(Value::as_str);
     text("key") == Some(TAINT_FAULTY) && text("effect") == Some(TAINT_EFFECT)
+}
+
+/// An entry without fields is one of a node that was trimmed to those of this field.
+fn unschedulable_by(node: &Value) -> BTreeSet<String> {
+    let entries = node.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
+    let names_it = |entry: &&Value| {
+        entry.get("fieldsV1").is_none_or(|fields| fields.is_null() || fields.pointer("/f:spec/f:unschedulable").is_some())
+    };
+    entries.filter(names_it).filter_map(|entry| Some(entry.get("manager")?.as_str()?.to_owned())).collect()
 }
 
 fn texts(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {

@@ -108,10 +108,18 @@ fn a_cordon_of_a_person_is_recorded_and_survives_the_release() {
     let mut server = bare();
     server["spec"]["unschedulable"] = json!(true);
     let undo = marked(&mut server, ALL, 1, &Undo::default());
-    let plan = release(&facts(&server), &undo, stamp(2)).unwrap();
+    let plan = release(&facts(&server), &undo, &Undo::default(), stamp(2)).unwrap();
     send(&mut server, &plan.patch).unwrap();
     assert_eq!(server["spec"]["unschedulable"], json!(true));
     assert!(!facts(&server).marked());
+}
+
+#[test]
+fn a_cordon_that_is_there_is_not_written_so_that_its_manager_stays() {
+    let mut server = bare();
+    server["spec"]["unschedulable"] = json!(true);
+    let Marking::Write { patch, .. } = mark(&facts(&server), ALL, stamp(1), &Undo::default()) else { panic!("nothing to write") };
+    assert!(!patch.to_string().contains("unschedulable"), "{patch}");
 }
 
 #[test]
@@ -212,12 +220,13 @@ proptest! {
         for op in &before { write(&mut server, op); }
         let was = facts(&server);
         let undo = marked(&mut server, Want { cordon, ..ALL }, 1, &Undo::default());
-        let plan = release(&facts(&server), &undo, stamp(2)).unwrap();
+        let plan = release(&facts(&server), &undo, &Undo::default(), stamp(2)).unwrap();
         send(&mut server, &plan.patch).unwrap();
         let is = facts(&server);
         prop_assert_eq!(is.labels.unwrap_or_default(), was.labels.unwrap_or_default());
         prop_assert_eq!(is.taints, was.taints);
         prop_assert_eq!(is.unschedulable, was.unschedulable);
-        prop_assert!(plan.left.is_empty());
+        let theirs = cordon && was.unschedulable == Some(true);
+        prop_assert_eq!(plan.left.len(), usize::from(theirs), "what was there before is left, and nothing else: {:?}", plan.left);
     }
 }

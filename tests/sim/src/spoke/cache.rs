@@ -40,7 +40,7 @@ impl Cache {
     }
 
     pub(super) fn facts(&self, name: &str) -> Option<NodeFacts> {
-        self.nodes.get(name).map(|node| node.facts.clone())
+        self.nodes.get(name).map(|node| shown(node))
     }
 
     pub(super) fn node_ref(&self, name: &str) -> Option<NodeRef> {
@@ -51,6 +51,12 @@ impl Cache {
             boot_id: facts.boot_id.clone(),
         })
     }
+}
+
+/// A node with who wrote its cordon, which a real server tells in its managedFields.
+pub(super) fn shown(node: &NodeObject) -> NodeFacts {
+    let by = Some(node.unschedulable_by.clone()).filter(|by| !by.is_empty());
+    NodeFacts { unschedulable_by: by.into_iter().collect(), ..node.facts.clone() }
 }
 
 impl Spoke {

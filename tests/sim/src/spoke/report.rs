@@ -3,15 +3,15 @@
 use std::rc::Rc;
 
 use gpuheal_proto::{
-    command::CommandState,
+    command::{CommandState, Undo},
     ids::CommandId,
     link::v1::{self, attach_request::Message as Up},
 };
 use gpuheal_spoke::{
-    healaction::{self, HealAction},
+    healaction::{self, HealAction, marked_node},
     report,
 };
-use gpuheal_spoke_core::verify::Refused;
+use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned, verify::Refused};
 
 use super::{Out, Spoke, Wait};
 use crate::{api::Call, mutation::Mutation};
@@ -109,30 +109,16 @@ impl Spoke {
         self.call(Wait::Nothing, Call::LetGo(action.id().to_owned(), version), None);
     }
 
-    /// The record of what is ours on a node now: the latest mark's, unless a later release has undone it.
-    pub(super) fn standing_undo(&self, node_uid: &str, not: &str) -> gpuheal_proto::command::Undo {
-        let of_node = || self.cache.actions.values().filter(|action| action.spec.node_uid == node_uid && action.id() != not);
-        let done =
-            |action: &&Rc<HealAction>| action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded;
-        let released = of_node().filter(done).map(|action| action.spec.plan_revision).max();
-        let marks = of_node().filter(|action| marked_node(action) && Some(action.spec.plan_revision) > released);
-        marks.max_by_key(|action| action.spec.plan_revision).map(|action| healaction::undo_of(action)).unwrap_or_default()
+    /// The record of what is ours on a node now, but for what a command did.
+    pub(super) fn standing_undo(&self, node: &NodeFacts, not: CommandId) -> Undo {
+        let not = not.to_string();
+        healaction::standing_undo(self.cache.actions.values().map(|action| &**action).filter(|action| action.id() != not), node)
     }
 
+    /// Whether the cordon of a node that carries a mark of ours is ours, as the standing record says.
     pub(super) fn cordon_is_ours(&self, node_uid: &str) -> Option<bool> {
-        use gpuheal_proto::command::UndoKind;
-        let undo = self.standing_undo(node_uid, "");
-        let ours = |field: &gpuheal_proto::command::UndoField| {
-            field.kind == UndoKind::Unschedulable && field.before != "true" && field.after == "true"
-        };
-        (!undo.fields.is_empty()).then(|| undo.fields.iter().any(ours))
+        let of_node = self.cache.actions.values().map(|action| &**action).filter(|action| action.spec.node_uid == node_uid);
+        let standing = healaction::standing_marks(of_node).into_values().next()?;
+        cordoned(&healaction::undo_of(standing))
     }
-}
-
-/// It has changed its node: its undo record is needed until the release.
-pub(super) fn marked_node(action: &HealAction) -> bool {
-    let done = |step: &healaction::StepRecord| step.name == "mark" && step.state == "done";
-    let unclear = matches!(healaction::state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
-    let has_undo = !healaction::undo_of(action).fields.is_empty();
-    has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
 }

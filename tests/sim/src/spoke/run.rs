@@ -324,9 +324,9 @@ impl Spoke {
         run.phase = Phase::Step;
     }
 
-    pub(super) fn earlier_undo(&self, run: &Run) -> Undo {
+    pub(super) fn earlier_undo(&self, run: &Run, node: &NodeFacts) -> Undo {
         let own = run.action.as_deref().map(healaction::undo_of).unwrap_or_default();
-        if own.fields.is_empty() { self.standing_undo(run.command.target.node.uid.as_str(), &run.id().to_string()) } else { own }
+        if own.fields.is_empty() { self.standing_undo(node, run.id()) } else { own }
     }
 
     /// Writes the status by compare-and-swap, then goes on.

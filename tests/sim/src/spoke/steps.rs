@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::{
     Spoke,
+    cache::shown,
     guard::Halt,
     run::{ATTEMPTS_MAX, After, Phase, Run},
 };
@@ -33,7 +34,7 @@ impl Spoke {
         });
         let node = self.cache.facts(run.command.target.node.name.as_str());
         let (Some(want), Some(node)) = (want, node) else { return Undo::default() };
-        let earlier = self.standing_undo(run.command.target.node.uid.as_str(), &run.id().to_string());
+        let earlier = self.standing_undo(&node, run.id());
         plan_mark(&node, want, self.stamp(run), &earlier).undo().clone()
     }
 
@@ -63,7 +64,7 @@ impl Spoke {
 
     pub(super) fn node_read(&mut self, run: &mut Run, result: Result<Answer, Fault>) -> Result<(), Halt> {
         match result {
-            Ok(Answer::Node(node)) => run.facts = Some(node.facts.clone()),
+            Ok(Answer::Node(node)) => run.facts = Some(shown(&node)),
             Err(Fault::NotFound) => return Err(gone(run)),
             Ok(_) | Err(_) => {}
         }
@@ -80,7 +81,7 @@ impl Spoke {
             self.step_done(run, "was marked already");
             return Err(Halt::overridden(what, &facts));
         }
-        let earlier = self.earlier_undo(run);
+        let earlier = self.earlier_undo(run, &facts);
         match plan_mark(&facts, want, self.stamp(run), &earlier) {
             Marking::Done { undo } => {
                 if self.me.mutations.has(Mutation::UndoAfterPatch) {
@@ -108,17 +109,17 @@ impl Spoke {
         }
     }
 
-    pub(super) fn release(&mut self, run: &mut Run, undo: &Undo) -> Result<(), Halt> {
+    pub(super) fn release(&mut self, run: &mut Run, asked: &Undo) -> Result<(), Halt> {
         if run.attempts >= ATTEMPTS_MAX {
             return Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")));
         }
-        let undo = if undo.fields.is_empty() { self.earlier_undo(run) } else { undo.clone() };
         let Some(facts) = self.current(run)? else { return Ok(()) };
         if facts.plan_revision() == Some(run.command.plan_rev) && !facts.marked() {
             self.step_done(run, "was released already");
             return Ok(());
         }
-        let release = plan_release(&facts, &undo, self.stamp(run)).map_err(|error| Halt::failed(error.to_string()))?;
+        let record = self.standing_undo(&facts, run.id());
+        let release = plan_release(&facts, &record, asked, self.stamp(run)).map_err(|error| Halt::failed(error.to_string()))?;
         self.send_patch(run, release.patch)
     }
 

@@ -9,9 +9,13 @@ use gpuheal_proto::{
     link::v1::{self, attach_request::Message as Up, cluster_state::Body},
     time::Timestamp,
 };
-use gpuheal_spoke_core::{mark::node::is_ours, verify::marker};
+use gpuheal_spoke_core::{
+    mark::node::is_ours,
+    release::{Cordon, cordon},
+    verify::marker,
+};
 
-use super::{Out, Spoke};
+use super::{Out, Spoke, cache::shown};
 use crate::api::NodeObject;
 
 /// A quiet cluster says so this often.
@@ -90,7 +94,7 @@ impl Spoke {
         let labelled = facts.label(LABEL_STATUS) == Some(STATUS_FAULTY);
         let tainted = facts.taints.iter().any(is_ours);
         let cordoned = facts.unschedulable.unwrap_or(false);
-        let ours = self.cordon_is_ours(&facts.uid);
+        let ours = cordon(&shown(node).unschedulable_by, self.cordon_is_ours(&facts.uid)) == Cordon::Ours;
         v1::NodeState {
             name: facts.name.clone(),
             uid: facts.uid.clone(),
@@ -106,7 +110,7 @@ impl Spoke {
             mark: (labelled || tainted).then(|| v1::Mark {
                 labelled,
                 tainted,
-                cordoned_by_us: cordoned && ours.unwrap_or(node.unschedulable_by == "gpu-selfhealing"),
+                cordoned_by_us: cordoned && ours,
                 incident_id: facts.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
                 last_process_unix_ms: 0,
             }),
