@@ -56,8 +56,8 @@ pub trait FaultView: Send + Sync {
     fn standing(&self, key: &FaultKey) -> Standing;
 }
 
-/// From the link to everyone: is the hub there? A new `generation` or `report_again` asks the hand to report every
-/// status that is not acked yet; statuses given to a detached link are dropped.
+/// From the link to everyone: is the hub there? A new `generation` asks the hand to report every status that is not acked
+/// yet, a higher `hub_term` or `report_again` every outcome that is on record; statuses given to a detached link are dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attachment {
     /// The session's generation, or nothing while no hub answers.

@@ -1,7 +1,9 @@
 //! What the hub is told: a CommandStatus made from a HealAction, which is the only truth of it, so that whichever replica
-//! leads tells the same. An outcome is told again at each new session until the hub has acked it; nothing is repeated
-//! inside a live one. A refusal that leaves no trace, and bytes that did not verify, are told once. What is only on its way
+//! leads tells the same. An outcome is told again at each new session until the hub has acked it, and whatever was acked
+//! once more to a hub whose database may have lost that ([`again`]); nothing is repeated inside a live session else. A refusal that leaves no trace, and bytes that did not verify, are told once. What is only on its way
 //! is told after a moment, and not at all when the outcome comes first: each status costs the hub a commit.
+
+mod again;
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +24,8 @@ use crate::{
     clock,
     healaction::{self, HealAction, PodRecord, StepRecord},
 };
+
+pub(crate) use again::{again, tell_again};
 
 /// Pods of one step that are told; the rest is in the HealAction.
 const PODS_MAX: usize = 256;
@@ -74,6 +78,12 @@ impl Reports {
     /// Tells how an action stands to a hub that asked.
     pub async fn answer(&self, action: &HealAction) {
         self.send(status(action)).await;
+    }
+
+    /// Tells a hub that may have lost it: with the command as it was signed, so that it can take it over.
+    pub(crate) async fn answer_whole(&self, action: &HealAction) {
+        let envelope = healaction::envelope_bytes(action).unwrap_or_default().into();
+        self.send(v1::CommandStatus { envelope, ..status(action) }).await;
     }
 
     /// Tells that a command is refused and leaves no trace.
@@ -148,6 +158,7 @@ pub fn status(action: &HealAction) -> v1::CommandStatus {
         undo: (!undo.fields.is_empty()).then(|| (&undo).into()),
         lease_transitions: status.lease_transitions.max(action.spec.lease_transitions),
         at_unix_ms: clock::wall().unix_ms(),
+        ..v1::CommandStatus::default()
     }
 }
 

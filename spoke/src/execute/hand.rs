@@ -25,6 +25,7 @@ use super::{
 use crate::{
     healaction::{self, HealAction},
     ports::{Down, Seen},
+    report,
 };
 
 /// The loop's own state.
@@ -37,11 +38,21 @@ pub(super) struct HandLoop {
     pub(super) fence_asked: bool,
     /// Reign, session and request for which everything was told last.
     pub(super) told: Option<(u64, u64, u64)>,
+    /// The hub's term and its request for which even what it had acked was told last.
+    pub(super) told_all: Option<(u64, u64)>,
 }
 
 impl HandLoop {
     pub(super) fn new(ctx: Arc<Ctx>) -> Self {
-        Self { ctx, running: BTreeMap::new(), pending: BTreeSet::new(), tasks: JoinSet::new(), fence_asked: false, told: None }
+        Self {
+            ctx,
+            running: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            tasks: JoinSet::new(),
+            fence_asked: false,
+            told: None,
+            told_all: None,
+        }
     }
 
     pub(super) async fn serve(&mut self, mut down: mpsc::Receiver<Down>, stop: CancellationToken) {
@@ -156,21 +167,23 @@ impl HandLoop {
     }
 
     /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader alone,
-    /// once all that there is has been listed.
+    /// once all that there is has been listed. A hub whose database may have lost what it acked is told that too.
     fn report_again(&mut self) {
         let attachment = *self.ctx.deps.attachment.borrow();
         let asked = self.ctx.reign().zip(attachment.generation).map(|(reign, session)| (reign, session, attachment.report_again));
-        if asked.is_none() || asked == self.told || !self.ctx.actions.ready() {
+        // Without the fence nobody knows whether the term has risen.
+        let (Some(asked), Some(fence), true) = (asked, self.ctx.fence(), self.ctx.actions.ready()) else { return };
+        if self.told == Some(asked) {
             return;
         }
-        self.told = asked;
+        self.told = Some(asked);
+        let (term, request) = self.told_all.unwrap_or((fence.hub_term, 0));
+        let forgetful = attachment.hub_term > term || attachment.report_again > request;
+        self.told_all = Some((term.max(attachment.hub_term), attachment.report_again));
         let ctx = Arc::clone(&self.ctx);
+        let told = report::again(self.ctx.actions.all(), forgetful);
         self.tasks.spawn(async move {
-            for action in ctx.actions.all() {
-                if action.held() {
-                    ctx.reports.tell(&action).await;
-                }
-            }
+            report::tell_again(&ctx.reports, told, || ctx.deps.attachment.borrow().generation == Some(asked.1)).await;
             Back::Done
         });
     }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
     command::Command,
+    ids::CommandId,
     link::v1::{CommandState, CommandStatus, RefusalCode, StepState},
 };
 use gpuheal_spoke::healaction::{HealAction, new_spec};
@@ -26,6 +27,7 @@ testkube::claims![
     what_a_person_took_away_while_nobody_led_is_not_set_again_by_the_next,
     a_mark_that_was_written_in_time_and_not_recorded_is_no_refusal,
     an_outcome_is_told_again_at_a_new_session_until_it_is_acked,
+    what_was_acked_is_told_again_to_a_hub_whose_term_has_risen_or_that_asks,
     what_the_old_leader_could_not_report_is_told_by_the_next,
     a_command_whose_intent_was_not_taken_is_asked_for_again,
     a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record,
@@ -178,6 +180,43 @@ async fn an_outcome_is_told_again_at_a_new_session_until_it_is_acked(w: World) {
     assert_eq!((again.status_seq, again.state()), (told.status_seq, told.state()));
     spoke.ack(&again).await;
     settled::is_true("Hello would tell its number", || async { spoke.seen.borrow().cmd_seq == 1 }).await;
+}
+
+/// Failure table, row 18.
+async fn what_was_acked_is_told_again_to_a_hub_whose_term_has_risen_or_that_asks(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    // The mark's record is held until its release is acked, the release's is let go at once.
+    let first = spoke.carry_out(&w.command("n1", 1, vec![mark()]).await).await;
+    let second = spoke.carry_out(&w.command("n1", 2, vec![release(None)]).await).await;
+    for end in [&first, &second] {
+        spoke.ack(end).await;
+    }
+    settled::is_true("both are let go", || async {
+        let mut held = false;
+        for end in [&first, &second] {
+            let action = w.action(CommandId::parse(&end.command_id).unwrap()).await.unwrap();
+            held |= action["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        }
+        !held
+    })
+    .await;
+    let third = spoke.carry_out(&w.command("n2", 1, vec![mark()]).await).await;
+    // A new session of the same database is told only what it has not acked; then it was restored; then it asks.
+    let attachments = [
+        (Attachment { generation: Some(2), hub_term: 1, report_again: 0 }, vec![&third]),
+        (Attachment { generation: Some(3), hub_term: 2, report_again: 0 }, vec![&first, &second, &third]),
+        (Attachment { generation: Some(3), hub_term: 2, report_again: 1 }, vec![&first, &second, &third]),
+    ];
+    for (attachment, expected) in attachments {
+        spoke.attachment.send_replace(attachment);
+        let mut told = Vec::new();
+        while told.len() < expected.len() {
+            let again = spoke.told("an outcome again", |_| true).await;
+            told.push((again.command_id, again.status_seq, again.state));
+        }
+        let expected: Vec<_> = expected.iter().map(|end| (end.command_id.clone(), end.status_seq, end.state)).collect();
+        assert_eq!(told, expected, "{attachment:?}");
+    }
 }
 
 async fn what_the_old_leader_could_not_report_is_told_by_the_next(w: World) {

@@ -139,6 +139,10 @@ pub struct Spoke {
     running: BTreeMap<CommandId, Run>,
     pending: BTreeSet<CommandId>,
     reported: Option<(u64, u64, u64)>,
+    /// The hub's term and its request for which even what it had acked was told last.
+    reported_all: Option<(u64, u64)>,
+    /// As the last Welcome told it.
+    hub_term: u64,
     acked: BTreeMap<String, u64>,
     statuses: VecDeque<v1::CommandStatus>,
     /// Ids of commands about which a word was given that is final.
@@ -182,6 +186,8 @@ impl Spoke {
             running: BTreeMap::new(),
             pending: BTreeSet::new(),
             reported: None,
+            reported_all: None,
+            hub_term: 0,
             acked: BTreeMap::new(),
             statuses: VecDeque::new(),
             final_words: BTreeMap::new(),

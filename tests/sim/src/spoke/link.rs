@@ -139,6 +139,7 @@ impl Spoke {
             }
         }
         let outbox = Outbox::resume(&self.disk.heads(), &welcome.resume, welcome.credit);
+        self.hub_term = welcome.hub_term;
         let generation = welcome.session_generation;
         self.session = Some(Session { generation, outbox, began: boot, heard: boot, acked: boot, beat: boot });
         self.say(format!("attached, generation {generation}, term {}", welcome.hub_term));

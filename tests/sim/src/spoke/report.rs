@@ -65,19 +65,31 @@ impl Spoke {
         self.acked.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action))
     }
 
-    /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader.
+    /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader. A hub
+    /// whose database may have lost what it acked is told that too.
     pub(super) fn report_again(&mut self) {
         let asked = self.reign().zip(self.session.as_ref()).map(|(reign, session)| (reign, session.generation, self.resyncs));
         if asked.is_none() || asked == self.reported || !self.cache.listed {
             return;
         }
+        let Some((_, fence)) = self.fence else { return };
         let first = self.reported.is_none();
         self.reported = asked;
+        let (term, request) = self.reported_all.unwrap_or((fence.hub_term, 0));
+        let forgetful = self.hub_term > term || self.resyncs > request;
+        self.reported_all = Some((term.max(self.hub_term), self.resyncs));
         if self.me.mutations.has(Mutation::ToldOnce) && !first {
             return;
         }
-        let held: Vec<Rc<HealAction>> = self.cache.actions.values().filter(|action| action.held()).cloned().collect();
-        held.iter().for_each(|action| self.report(action));
+        let told = |action: &&Rc<HealAction>| action.held() || (forgetful && healaction::is_final(action));
+        let again: Vec<Rc<HealAction>> = self.cache.actions.values().filter(told).cloned().collect();
+        for action in again {
+            if forgetful {
+                self.answer(&action);
+            } else {
+                self.report(&action);
+            }
+        }
     }
 
     pub(super) fn status_acked(&mut self, ack: &v1::StatusAck) {

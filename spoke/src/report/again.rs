@@ -1,0 +1,115 @@
+//! What is told again, and how: at a new session or reign what the hub has not acked, and when its database may have lost
+//! commits, which shows as a risen term or as a request for the open commands, also what it had acked. Only the hub knows
+//! which of it is news; what it knows changes nothing there.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Reports;
+use crate::healaction::{HealAction, is_final};
+
+/// Outcomes that are told though they were acked, the newest: a HealAction stays a day after its command has run out, so
+/// that these are two days of 2,000 commands each. At about 2 KiB a status with its command they are 8 MiB, and at a commit
+/// of 5 ms each 20 s of a hub's work.
+const ACKED_MAX: usize = 4096;
+/// So many go at once.
+const BATCH: usize = 64;
+/// Then others have their turn: 640 a second at most.
+const BETWEEN: Duration = Duration::from_millis(100);
+
+/// What is to be told again, in the order of the commands. `forgetful`: also what the hub had acked.
+#[must_use]
+pub(crate) fn again(mut all: Vec<Arc<HealAction>>, forgetful: bool) -> Vec<Told> {
+    // Ids of commands are in the order of their making.
+    all.sort_by(|one, other| one.id().cmp(other.id()));
+    let finals = all.iter().filter(|action| is_final(action) && !action.held()).count();
+    let mut passed_over = finals.saturating_sub(ACKED_MAX);
+    let mut told = Vec::new();
+    for action in all {
+        if action.held() {
+            told.push(Told { action, anew: forgetful });
+        } else if forgetful && is_final(&action) {
+            if passed_over > 0 {
+                passed_over -= 1;
+            } else {
+                told.push(Told { action, anew: true });
+            }
+        }
+    }
+    told
+}
+
+/// One that is told again.
+#[derive(Debug)]
+pub(crate) struct Told {
+    action: Arc<HealAction>,
+    /// Even if its ack is known.
+    anew: bool,
+}
+
+/// Tells them, a batch at a time, while the session for which this was asked lives.
+pub(crate) async fn tell_again(reports: &Reports, told: Vec<Told>, lives: impl Fn() -> bool) {
+    for (at, batch) in told.chunks(BATCH).enumerate() {
+        if at > 0 {
+            tokio::time::sleep(BETWEEN).await;
+        }
+        if !lives() {
+            return;
+        }
+        for Told { action, anew } in batch {
+            if *anew {
+                reports.answer_whole(action).await;
+            } else {
+                reports.tell(action).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::healaction::{HealActionSpec, HealActionStatus};
+
+    fn action(id: usize, held: bool, state: &str) -> Arc<HealAction> {
+        let mut action = HealAction::named(&format!("{id:06}"), "ns", HealActionSpec::default());
+        action.status = Some(HealActionStatus { state: state.into(), status_seq: 2, ..HealActionStatus::default() });
+        if !held {
+            action.metadata.finalizers = None;
+        }
+        Arc::new(action)
+    }
+
+    fn ids(told: &[Told]) -> Vec<usize> {
+        told.iter().map(|told| told.action.id().parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_was_acked_and_let_go_is_told_again_only_to_a_hub_that_may_have_lost_it() {
+        let all = || vec![action(3, true, "STARTED"), action(1, false, "SUCCEEDED"), action(2, true, "FAILED")];
+        assert_eq!(ids(&again(all(), false)), [2, 3]);
+        assert_eq!(ids(&again(all(), true)), [1, 2, 3]);
+    }
+
+    #[test]
+    fn of_what_was_acked_only_the_newest_are_told_and_all_that_is_still_held() {
+        let mut all: Vec<_> = (1..=ACKED_MAX + 10).map(|id| action(id, false, "SUCCEEDED")).collect();
+        all.push(action(0, true, "SUCCEEDED"));
+        let told = ids(&again(all, true));
+        assert_eq!((told.len(), told[0], told[1]), (ACKED_MAX + 1, 0, 11));
+    }
+
+    #[tokio::test]
+    async fn who_is_told_again_is_told_what_it_acked_and_nothing_once_its_session_is_over() {
+        let (up, mut down) = tokio::sync::mpsc::channel(8);
+        let reports = Reports::new(up);
+        reports.ack("000001", 2);
+        tell_again(&reports, again(vec![action(1, true, "SUCCEEDED")], false), || true).await;
+        tell_again(&reports, again(vec![action(1, true, "SUCCEEDED")], true), || false).await;
+        assert!(down.try_recv().is_err());
+        let mut lost = HealAction::clone(&action(1, true, "SUCCEEDED"));
+        lost.spec.envelope = "c2lnbmVk".into();
+        tell_again(&reports, again(vec![Arc::new(lost)], true), || true).await;
+        let told = down.recv().await.unwrap();
+        assert_eq!((told.command_id.as_str(), &told.envelope[..]), ("000001", &b"signed"[..]), "as it was signed");
+    }
+}
