@@ -22,7 +22,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use gpuheal_spoke_core::{
-    derive::{Held, NodePart, Outcome, Settings as Detect},
+    derive::{Evidence, EvidenceState, Held, NodePart, Outcome, Settings as Detect},
     scrape::webhook,
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -42,7 +42,7 @@ use crate::{
 
 use again::Again;
 use complain::Complaints;
-use evidence::Pending;
+use evidence::{CLEARED_KEPT, Pending};
 use nodes::Lookup;
 
 /// How often silence is looked at.
@@ -323,6 +323,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut standing = wanted.borrow().standing;
     let mut again = Again::new(&derive.deps.journal);
+    let mut audience = None;
     loop {
         let names: BTreeSet<String> = tokio::select! {
             () = cancel.cancelled() => return,
@@ -345,7 +346,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell();
+                derive.tell(&mut audience);
                 continue;
             }
             () = again.due() => {
@@ -375,16 +376,38 @@ impl Derive {
         (shortest / 2).clamp(NODES_EVERY_MIN, NODES_EVERY_MAX)
     }
 
-    /// Sends what gathered, while this replica leads and a hub listens.
-    fn tell(&self) {
-        if !self.leads() || self.deps.attachment.borrow().generation.is_none() {
-            return;
+    /// Sends what gathered, while this replica leads and a hub listens. `told` is the reign and the session to which it was
+    /// sent last: another one is told first how everything stands.
+    fn tell(&self, told: &mut Option<(u64, u64)>) {
+        let reign = self.deps.leadership.borrow().transitions();
+        let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
+        let now = clock::boottime();
+        if *told == Some(audience) {
+            self.pending.lock().expect("no holder of this lock panics").lives(now);
+        } else {
+            self.tell_standing(told.is_none());
+            *told = Some(audience);
         }
         let mut pending = self.pending.lock().expect("no holder of this lock panics");
         while let Ok(permit) = self.deps.evidence.try_reserve() {
-            let Some(batch) = pending.next() else { return };
+            let Some(batch) = pending.next(now) else { return };
             permit.send(batch);
         }
+    }
+
+    /// How everything stands that has not cleared is to be told, and what has cleared since the hub is sure to have heard.
+    fn tell_standing(&self, first: bool) {
+        let unsure = self.pending.lock().expect("no holder of this lock panics").unsure();
+        let standing: Vec<Evidence> = {
+            let held = self.held.lock().expect("no holder of this lock panics");
+            let unheard = |item: &Evidence| item.state != EvidenceState::Clear || unsure.contains(&item.key);
+            if first {
+                held.evidence_since(clock::wall().before(CLEARED_KEPT))
+            } else {
+                held.evidence().into_iter().filter(unheard).collect()
+            }
+        };
+        self.pending.lock().expect("no holder of this lock panics").put(&standing);
     }
 
     /// How every known fault stands is to be told anew.

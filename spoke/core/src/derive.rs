@@ -230,6 +230,13 @@ impl Held {
         self.nodes.values().flat_map(|part| part.known.evidence()).collect()
     }
 
+    /// How all known faults stand but those that were told as cleared before `cleared`, to be told to a hub that may have
+    /// missed what was told since.
+    #[must_use]
+    pub fn evidence_since(&self, cleared: Timestamp) -> Vec<Evidence> {
+        self.nodes.values().flat_map(|part| part.known.evidence_since(cleared)).collect()
+    }
+
     /// The GPUs whose rows the node's last page had.
     #[must_use]
     pub fn gpus(&self, uid: &NodeUid) -> Vec<GpuRef> {

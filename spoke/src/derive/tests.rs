@@ -241,3 +241,45 @@ async fn what_time_alone_found_and_the_journal_refused_is_found_again() {
     }
     assert!(cluster.journaled().await.is_empty());
 }
+
+/// A page of one GPU whose row remapping has failed, or has not.
+fn remapping(failed: u8, energy: u32) -> String {
+    let labels = "gpu=\"0\",UUID=\"GPU-0\",pci_bus_id=\"00000000:50:00.0\"";
+    format!("DCGM_FI_DEV_ROW_REMAP_FAILURE{{{labels}}} {failed}\nDCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {energy}\n")
+}
+
+/// What the link was given: how each fault stands.
+fn told(cluster: &mut TestCluster) -> Vec<v1::EvidenceState> {
+    std::iter::from_fn(|| cluster.evidence.try_recv().ok()).flat_map(|batch| batch.items).map(|item| item.state()).collect()
+}
+
+#[tokio::test]
+async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
+    use v1::EvidenceState::{Clear, Seen};
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    let derive = Arc::clone(&cluster.derive);
+    let (mut audience, now) = (None, clock::wall());
+    for (at_s, failed) in [(0, 0), (60, 1)] {
+        let page = remapping(failed, at_s + 1);
+        derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
+    }
+    derive.tell(&mut audience);
+    assert_eq!(told(&mut cluster), [Seen]);
+    derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
+    derive.tell(&mut audience);
+    assert_eq!(told(&mut cluster), [Clear]);
+    derive.tell(&mut audience);
+    assert_eq!(told(&mut cluster), [], "once in a session");
+    // That one was dead already when it was told.
+    cluster.attachment.send_replace(Attachment::default());
+    derive.tell(&mut audience);
+    assert_eq!(told(&mut cluster), [], "to nobody");
+    cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
+    derive.tell(&mut audience);
+    assert_eq!(told(&mut cluster), [Clear]);
+    // And the next process tells what its predecessor may not have got across.
+    let mut anew = None;
+    derive.tell(&mut anew);
+    assert_eq!(told(&mut cluster), [Clear]);
+}

@@ -118,6 +118,11 @@ impl Faults {
         self.known.iter().map(Known::evidence)
     }
 
+    pub(super) fn evidence_since(&self, cleared: Timestamp) -> impl Iterator<Item = Evidence> {
+        let stands = |known: &&Known| state(&known.sights) != EvidenceState::Clear || known.told != EvidenceState::Clear;
+        self.known.iter().filter(move |known| stands(known) || known.told_at >= cleared).map(Known::evidence)
+    }
+
     pub(super) fn find(&mut self, class: FaultClass, code: &str, slot: Option<&GpuSlot>) -> Option<&mut Known> {
         self.known.iter_mut().find(|known| known.is(class, code, slot))
     }

@@ -4,12 +4,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
+    ids::FaultKey,
     kubernetes::{ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY},
     limits,
     link::v1::{self, attach_request::Message as Up, cluster_state::Body},
     time::Timestamp,
 };
 use gpuheal_spoke_core::{
+    derive::{Evidence, EvidenceState},
     mark::node::is_ours,
     release::{Cordon, cordon},
     verify::marker,
@@ -23,6 +25,11 @@ const QUIET: Duration = Duration::from_secs(30);
 /// A watch that was not heard for longer is not fresh.
 const FRESH: Duration = Duration::from_secs(90);
 
+/// A word that was told in a session that still lives so much later has arrived.
+const ARRIVED_AFTER: Duration = Duration::from_secs(225);
+/// What has cleared within it is told by a process that has just started.
+const CLEARED_KEPT: Duration = Duration::from_secs(3600);
+
 /// What was told.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
@@ -35,6 +42,10 @@ pub(super) struct Told {
     seq: u64,
     said: Duration,
     pub(super) looked_at: Duration,
+    /// Reign and session to which evidence was told last.
+    evidence: Option<(u64, u64)>,
+    /// Words that a fault has cleared, with when each was told.
+    unsure: BTreeMap<FaultKey, Duration>,
 }
 
 impl Spoke {
@@ -121,19 +132,45 @@ impl Spoke {
         }
     }
 
-    /// What gathered about known faults, while this replica leads and a hub listens.
+    /// What gathered about known faults, while this replica leads and a hub listens. Another session or reign is told first
+    /// how everything stands, and what has cleared since the hub is sure to have heard.
     pub(super) fn tell_evidence(&mut self) {
-        if self.reign().is_none() || self.session.is_none() {
-            return;
+        let audience = self.reign().zip(self.session.as_ref().map(|session| session.generation));
+        let Some(audience) = audience else { return };
+        let boot = self.now.boot;
+        if self.told.evidence == Some(audience) {
+            let waits = &self.evidence;
+            self.told.unsure.retain(|key, told| waits.contains_key(key) || boot.saturating_sub(*told) < ARRIVED_AFTER);
+        } else {
+            self.tell_standing();
+            self.told.evidence = Some(audience);
         }
         while !self.evidence.is_empty() {
             let mut items = Vec::new();
             while items.len() < limits::EVIDENCE_MAX
-                && let Some((_, item)) = self.evidence.pop_first()
+                && let Some((key, item)) = self.evidence.pop_first()
             {
+                if item.state() == v1::EvidenceState::Clear {
+                    self.told.unsure.insert(key, boot);
+                } else {
+                    self.told.unsure.remove(&key);
+                }
                 items.push(item);
             }
             self.out.push(Out::Up(Up::Evidence(v1::EvidenceBatch { items })));
+        }
+    }
+
+    fn tell_standing(&mut self) {
+        let unsure = &self.told.unsure;
+        let unheard = |item: &Evidence| item.state != EvidenceState::Clear || unsure.contains_key(&item.key);
+        let standing: Vec<Evidence> = if self.told.evidence.is_none() {
+            self.held.evidence_since(self.now.wall.before(CLEARED_KEPT))
+        } else {
+            self.held.evidence().into_iter().filter(unheard).collect()
+        };
+        for evidence in standing {
+            self.evidence.insert(evidence.key, (&evidence).into());
         }
     }
 }
