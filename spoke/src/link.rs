@@ -4,6 +4,7 @@
 mod dial;
 mod inbound;
 mod outbound;
+mod progress;
 mod session;
 mod waiting;
 
@@ -142,7 +143,7 @@ pub enum Error {
     #[error("the hub's time is lost, since this machine's clock stood still")]
     ClockLost,
     /// Sent and not acked.
-    #[error("{in_flight} faults sent and no ack for {}s", session::PROGRESS_WITHIN.as_secs())]
+    #[error("{in_flight} faults sent and no ack for {}s", progress::PROGRESS_WITHIN.as_secs())]
     NoProgress {
         /// How many.
         in_flight: u64,

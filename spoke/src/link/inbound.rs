@@ -69,7 +69,7 @@ impl Inbound<'_> {
             Message::ProcessResult(result) => self.waiting.answered(&result),
             Message::Verdict(verdict) => self.verdict(&verdict),
             Message::Heartbeat(beat) => {
-                self.shared.progress.lock().expect("no holder of this lock panics").busy = beat.busy;
+                self.shared.progress.lock().expect("no holder of this lock panics").heard(beat.busy, Instant::now());
             }
             Message::Goaway(goaway) => {
                 let reconnect_after = Duration::from_millis(goaway.reconnect_after_ms.into());
@@ -86,7 +86,7 @@ impl Inbound<'_> {
         dies_at!("send.acked");
         let moved = self.shared.outbox.lock().expect("no holder of this lock panics").acked(&ack);
         if moved {
-            self.shared.progress.lock().expect("no holder of this lock panics").acked = Instant::now();
+            self.shared.progress.lock().expect("no holder of this lock panics").acked(Instant::now());
         }
         self.shared.moved.notify_one();
         if let Ok(stream) = StreamId::parse(&ack.stream_id) {

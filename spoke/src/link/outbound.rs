@@ -13,11 +13,7 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior},
 };
 
-use super::{
-    Deps, End, Error, Lanes,
-    session::{PROGRESS_WITHIN, Shared},
-    waiting::Waiting,
-};
+use super::{Deps, End, Error, Lanes, session::Shared, waiting::Waiting};
 use crate::{clock, metrics, send};
 
 /// Urgent messages in a row before bulk has its turn.
@@ -154,14 +150,11 @@ impl<'a> Outbound<'a> {
         })
     }
 
-    /// Faults in flight must be acked in time, unless the hub says that it is busy or has taken the credit away.
+    /// Faults in flight must be acked in time, unless the hub says that it is busy.
     fn alive(&self) -> Result<(), Error> {
         let in_flight = self.shared.outbox.lock().expect("no holder of this lock panics").in_flight();
         let mut progress = self.shared.progress.lock().expect("no holder of this lock panics");
-        if in_flight == 0 || progress.busy {
-            progress.acked = Instant::now();
-        }
-        if progress.acked.elapsed() > PROGRESS_WITHIN { Err(Error::NoProgress { in_flight }) } else { Ok(()) }
+        if progress.is_stuck(in_flight, Instant::now()) { Err(Error::NoProgress { in_flight }) } else { Ok(()) }
     }
 
     async fn put(&self, message: Message) -> Result<(), Error> {

@@ -8,15 +8,15 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use v1::{attach_request::Message as Up, attach_response::Message as Answer, link_service_client::LinkServiceClient};
 
-use super::{Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound, waiting::Waiting};
+use super::{
+    Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound, progress::Progress, waiting::Waiting,
+};
 use crate::{clock, identity::Identity, metrics, send::Outbox, settings::Keys};
 
 /// Messages handed to HTTP/2 and not yet written: small, so that an urgent one does not queue behind many.
 const WIRE_MESSAGES_MAX: usize = 4;
 /// Answers that the reader may have made and the writer not sent: settings acks and busy refusals.
 pub(super) const CONTROL_MAX: usize = 256;
-/// Faults in flight this long without an ack, and no heartbeat that says busy: the session is dead.
-pub(super) const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
 /// A Welcome must come in this time after Hello.
 const WELCOME_WITHIN: Duration = Duration::from_secs(20);
 
@@ -26,13 +26,6 @@ pub(super) struct Shared {
     /// Rung when an ack or credit came.
     pub(super) moved: tokio::sync::Notify,
     pub(super) progress: Mutex<Progress>,
-}
-
-/// When the hub last showed that it works.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Progress {
-    pub(super) acked: Instant,
-    pub(super) busy: bool,
 }
 
 /// Attaches and serves until something ends it.
@@ -97,7 +90,7 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
     let shared = Shared {
         outbox: Mutex::new(Outbox::resume(&heads, &welcome.resume, welcome.credit)),
         moved: tokio::sync::Notify::new(),
-        progress: Mutex::new(Progress { acked: Instant::now(), busy: false }),
+        progress: Mutex::new(Progress::new(Instant::now())),
     };
     Ok(Opened::Session(Box::new(Session { wire, stream, heartbeat, shared, keys })))
 }
