@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     derive::Derive,
+    identity::Keeper,
     journal::Depth,
     link::Ask,
     metrics::{self, Metrics},
@@ -48,8 +49,8 @@ pub struct Deps {
     pub listed: watch::Receiver<bool>,
     /// How old is the watches' news?
     pub heard: Arc<Heard>,
-    /// Directory of the certificate, whose end is looked up at each question.
-    pub identity: PathBuf,
+    /// The certificate, whose end is looked up at each question.
+    pub identity: Arc<Keeper>,
     /// Is the webhook switched off?
     pub settings: Arc<Settings>,
     /// Counters.
@@ -105,8 +106,8 @@ async fn render(State(deps): State<Arc<Deps>>) -> Response {
         let count = sources.iter().filter(|source| source.state == state).count();
         deps.metrics.set(metrics::SOURCES, &[("state", state)], count as f64);
     }
-    if let Ok(expiry) = ready::expiry(&deps).await {
-        deps.metrics.set(metrics::CERTIFICATE_ENDS, &[], expiry.unix_ms() as f64 / 1000.0);
+    if let Some(identity) = ready::identity(&deps).await {
+        deps.metrics.set(metrics::CERTIFICATE_ENDS, &[], identity.not_after.unix_ms() as f64 / 1000.0);
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], deps.metrics.render()).into_response()
 }

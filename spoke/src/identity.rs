@@ -1,7 +1,9 @@
 //! Who this spoke is and whom it believes: `tls.crt`, `tls.key`, `ca.crt` and `trust.json` of one directory. The cluster's
 //! id is what the certificate's SPIFFE URI says, nothing else. Read again at each attach, so that renewed files are
-//! taken up. Private keys stay in the TLS configuration and are never printed.
+//! taken up; what cannot be used leaves the last good ones in force, see [`Keeper`]. Private keys stay in the TLS
+//! configuration and are never printed.
 
+mod keeper;
 mod spiffe;
 
 use std::{fs, io, path::Path, sync::Arc};
@@ -14,7 +16,11 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
+use sha2::{Digest as _, Sha256};
 
+use crate::settings::{Keys, KeysError};
+
+pub use keeper::{Keeper, Standing};
 pub use spiffe::{SpiffeError, expiry_of, uri_of};
 
 /// What the directory says.
@@ -28,6 +34,10 @@ pub struct Identity {
     pub tls: Arc<ClientConfig>,
     /// Bytes of `trust.json`.
     pub trust: Vec<u8>,
+    /// Until when the certificate is good.
+    pub not_after: Timestamp,
+    /// Of all files: tells whether they have changed.
+    digest: [u8; 32],
 }
 
 impl Identity {
@@ -37,26 +47,21 @@ impl Identity {
     /// When a file is missing or does not say what it must.
     pub fn load(dir: &Path) -> Result<Self, Error> {
         let read = |name: &'static str| fs::read(dir.join(name)).map_err(|source| Error::Read { name, source });
-        let chain = certificates(&read("tls.crt")?, "tls.crt")?;
-        let key = PrivateKeyDer::from_pem_slice(&read("tls.key")?).map_err(|_| Error::Pem { name: "tls.key" })?;
+        let (certificate, key, ca, trust) = (read("tls.crt")?, read("tls.key")?, read("ca.crt")?, read("trust.json")?);
+        let mut digest = Sha256::new();
+        for file in [&certificate, &key, &ca, &trust] {
+            digest.update(Sha256::digest(file));
+        }
+        let chain = certificates(&certificate, "tls.crt")?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| Error::Pem { name: "tls.key" })?;
         let leaf = chain.first().ok_or(Error::Pem { name: "tls.crt" })?;
         let uri = uri_of(leaf)?;
         let (trust_domain, cluster) = spoke_uri(&uri).ok_or_else(|| Error::NotASpoke { uri: uri.clone() })?;
         let cluster = ClusterId::parse(cluster)?;
-        let trust_domain = trust_domain.to_owned();
-        let tls = client_config(&read("ca.crt")?, chain, key)?;
-        Ok(Self { cluster, trust_domain, tls: Arc::new(tls), trust: read("trust.json")? })
-    }
-
-    /// Until when the certificate in the directory is good, as its file says now: a renewed one counts at once.
-    ///
-    /// # Errors
-    /// When the file cannot be read or holds no certificate.
-    pub fn expiry(dir: &Path) -> Result<Timestamp, Error> {
-        let name = "tls.crt";
-        let pem = fs::read(dir.join(name)).map_err(|source| Error::Read { name, source })?;
-        let chain = certificates(&pem, name)?;
-        Ok(expiry_of(chain.first().ok_or(Error::Pem { name })?)?)
+        let (trust_domain, not_after) = (trust_domain.to_owned(), expiry_of(leaf)?);
+        let tls = Arc::new(client_config(&ca, chain, key)?);
+        Keys::parse(&trust)?;
+        Ok(Self { cluster, trust_domain, tls, trust, not_after, digest: digest.finalize().into() })
     }
 
     /// The URI that the hub's certificate must carry.
@@ -126,6 +131,23 @@ pub enum Error {
     /// Key and certificate do not fit, or the like.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
+    /// The keys in the trust bundle.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// A running spoke is of one cluster.
+    #[error("certificate is for cluster {got}, this spoke runs as {want}'s")]
+    OtherCluster {
+        /// What it says.
+        got: ClusterId,
+        /// Whose this process is.
+        want: ClusterId,
+    },
+    /// It is over already.
+    #[error("certificate has expired at {not_after}")]
+    Expired {
+        /// When.
+        not_after: Timestamp,
+    },
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod progress;
 mod session;
 mod waiting;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::{chain::chain, ids::ReplicaId, limits, link::v1};
 use tokio::{
@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     backoff::Backoff,
     chance::chance,
-    clock::HubClock,
-    identity::{self, Identity},
+    clock::{self, HubClock},
+    identity::{self, Identity, Keeper},
     journal::{self, Journal},
     metrics::{self, Metrics},
     ports::{Attachment, Down, Leadership, Seen},
@@ -41,8 +41,8 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 pub struct Config {
     /// Where the hub is.
     pub hub: Hub,
-    /// Directory of certificate, key, CA and trust bundle.
-    pub identity: PathBuf,
+    /// Certificate, key, CA and trust bundle.
+    pub identity: Arc<Keeper>,
     /// This replica's name.
     pub replica: ReplicaId,
     /// UID of the namespace kube-system: which cluster this really is.
@@ -231,7 +231,7 @@ async fn drain(deps: &Deps, lanes: &mut Lanes) {
 }
 
 pub(crate) fn load_identity(deps: &Deps) -> Result<Identity, Error> {
-    Ok(Identity::load(&deps.config.identity)?)
+    Ok(deps.config.identity.identity(clock::wall())?)
 }
 
 #[cfg(test)]

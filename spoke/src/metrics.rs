@@ -105,6 +105,11 @@ pub const JOURNAL_FAILED: Family =
     counter("gpu_selfhealing_spoke_journal_failures_total", "Appends to the journal that failed, by reason.");
 /// Seconds since a watch said anything. Labels: kind.
 pub const WATCH_AGE: Family = gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
+/// Identity files read. Labels: outcome.
+pub const TLS_RELOADS: Family = counter(
+    "gpu_selfhealing_spoke_tls_reloads_total",
+    "Times that changed identity files were read, by outcome (ok, failed): failed, the last good ones stay in force.",
+);
 /// When the certificate ends.
 pub const CERTIFICATE_ENDS: Family =
     gauge("gpu_selfhealing_spoke_certificate_not_after_seconds", "Unix time at which this spoke's certificate ends.");

@@ -166,3 +166,18 @@ fn merge(into: &mut Value, more: &Value) {
         (into, more) => *into = more.clone(),
     }
 }
+
+/// Writes an identity that signs itself into a directory: for a URI, good until that year's first second.
+pub(crate) fn identity_into(dir: &std::path::Path, uri: &str, ends: i32) {
+    let mut params = rcgen::CertificateParams::new(vec![]).expect("no names");
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2000, 1, 1), rcgen::date_time_ymd(ends, 1, 1));
+    params.subject_alt_names.push(rcgen::SanType::URI(uri.try_into().expect("a URI")));
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate").pem();
+    let trust = r#"{"version":1,"trust_domain":"dev.gpuheal","key_epoch":1,"command_keys":[],"ca":[]}"#.to_owned();
+    for (name, text) in
+        [("tls.crt", &certificate), ("tls.key", &key.serialize_pem()), ("ca.crt", &certificate), ("trust.json", &trust)]
+    {
+        std::fs::write(dir.join(name), text).expect("a directory that can be written to");
+    }
+}

@@ -12,12 +12,12 @@ use tokio::{
 use super::{Group, kube_system};
 use crate::{
     args::Run,
-    clock::HubClock,
+    clock::{self, HubClock},
     derive::{self, Derive},
     elector::{Elector, ElectorHandle},
     execute::{self, Hand},
     http,
-    identity::Identity,
+    identity::Keeper,
     journal::Journal,
     kube_client, link,
     metrics::{self, Metrics},
@@ -56,10 +56,12 @@ pub(super) struct Parts {
 impl Parts {
     /// Starts everything; ready once the web server listens.
     pub(super) async fn start(run: &Run) -> anyhow::Result<Self> {
-        let identity = Identity::load(&run.identity).with_context(|| {
+        let metrics = Metrics::new();
+        let keeper = Keeper::open(&run.identity, Arc::clone(&metrics)).with_context(|| {
             let dir = run.identity.display();
             format!("use the identity in {dir}; --identity takes a directory such as clusters/ID from gpuhealctl pki init")
         })?;
+        let identity = keeper.identity(clock::wall()).context("identity")?;
         let trust = Trust::parse(&identity.trust).context("trust bundle")?;
         let clients = kube_client::connect(run.kubeconfig.as_deref()).await.context("Kubernetes client")?;
         let (journal, held) = Journal::open(&run.journal, run.journal_limits())
@@ -67,7 +69,7 @@ impl Parts {
         let listener = TcpListener::bind(run.listen_http).await.with_context(|| format!("listen on {}", run.listen_http))?;
         let http_address = listener.local_addr().context("listener's address")?;
 
-        let (metrics, clock, settings) = (Metrics::new(), HubClock::new(), Settings::new());
+        let (clock, settings) = (HubClock::new(), Settings::new());
         let (mut sources, mut hand, mut link) = (Group::new("sources"), Group::new("hand"), Group::new("link"));
         let (touched, seen_nodes) = (Touched::new(), Touched::new());
         let views = cluster::spawn(
@@ -156,7 +158,7 @@ impl Parts {
             journal: journal.depth(),
             listed,
             heard: Arc::clone(&views.heard),
-            identity: run.identity.clone(),
+            identity: Arc::clone(&keeper),
             settings: Arc::clone(&settings),
             metrics: Arc::clone(&metrics),
             token_file: run.webhook_token_file.clone(),
@@ -167,7 +169,7 @@ impl Parts {
         let linking = link::Deps {
             config: link::Config {
                 hub: run.hub.clone(),
-                identity: run.identity.clone(),
+                identity: keeper,
                 replica: run.replica_id.clone(),
                 // Filled in before the link runs.
                 kube_system_uid: String::new(),

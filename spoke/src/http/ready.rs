@@ -1,15 +1,12 @@
 //! Ready, or why not, in words: what is wrong, since when, and what it means for the cluster. The hub being away does not
 //! keep webhooks out: the Service for them publishes addresses that are not ready too.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::time::Timestamp;
 
 use super::Deps;
-use crate::{
-    clock,
-    identity::{self, Identity},
-};
+use crate::{clock, identity::Standing};
 
 /// Every reason against; none when all is well.
 pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
@@ -25,21 +22,27 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
     if deps.attachment.borrow().generation.is_none() {
         why.push("hub does not answer: faults are journaled, nothing new is done".to_owned());
     }
-    match expiry(deps).await {
-        Ok(end) if end <= clock::wall() => {
-            why.push(format!("certificate expired at {end}: no hub lets this spoke attach, a new one must be issued"));
-        }
-        Ok(_) => {}
-        Err(error) => why.push(format!("certificate cannot be told: {}", gpuheal_proto::chain::chain(&error))),
+    if let Some(identity) = identity(deps).await {
+        why.extend(expired(&identity, clock::wall()));
     }
     why
 }
 
-/// Until when the certificate is good.
-pub(super) async fn expiry(deps: &Deps) -> Result<Timestamp, identity::Error> {
-    let dir = deps.identity.clone();
-    let read = tokio::task::spawn_blocking(move || Identity::expiry(&dir)).await;
-    read.unwrap_or(Err(identity::Error::Pem { name: "tls.crt" }))
+/// The identity in force. Nothing only while the process ends.
+pub(super) async fn identity(deps: &Deps) -> Option<Standing> {
+    let keeper = Arc::clone(&deps.identity);
+    tokio::task::spawn_blocking(move || keeper.standing(clock::wall())).await.ok()
+}
+
+/// Files that cannot be used are no reason while the last good certificate is good: the log and a counter tell of them.
+fn expired(identity: &Standing, now: Timestamp) -> Option<String> {
+    let Standing { not_after, unusable } = identity;
+    let over = format!("certificate expired at {not_after}: no hub lets this spoke attach, a new one must be issued");
+    let over = match unusable {
+        Some(why) => format!("{over}; the identity's files cannot be used: {why}"),
+        None => over,
+    };
+    (*not_after <= now).then_some(over)
 }
 
 fn stale(kind: &str, age: Option<Duration>) -> String {
@@ -51,5 +54,25 @@ fn stale(kind: &str, age: Option<Duration>) -> String {
             )
         }
         None => format!("watch of {kind}s has not been heard yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failure table, row 23.
+    #[test]
+    fn an_identity_that_ran_out_is_a_reason_and_files_that_cannot_be_used_alone_are_none() {
+        let standing = |ends, unusable: Option<&str>| Standing {
+            not_after: Timestamp::from_unix_ms(ends),
+            unusable: unusable.map(Into::into),
+        };
+        let now = Timestamp::from_unix_ms(10);
+        assert_eq!(expired(&standing(11, None), now), None);
+        assert_eq!(expired(&standing(11, Some("no key")), now), None);
+        assert!(expired(&standing(10, None), now).unwrap().contains("a new one must be issued"));
+        let both = expired(&standing(10, Some("no key")), now).unwrap();
+        assert!(both.contains("expired at 1970") && both.contains("no key"), "{both}");
     }
 }

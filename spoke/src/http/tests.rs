@@ -5,7 +5,10 @@ use std::io::Write as _;
 use serde_json::json;
 
 use super::*;
-use crate::{journal::Limits, testing::TestCluster};
+use crate::{
+    journal::Limits,
+    testing::{TestCluster, identity_into},
+};
 
 const TOKEN: &str = "a-token-of-some-length";
 
@@ -26,28 +29,24 @@ impl Drop for Server {
     }
 }
 
-/// Puts a certificate there that ends with that year's first second.
-fn certificate(dir: &std::path::Path, year: i32) {
-    let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
-    (params.not_before, params.not_after) = (rcgen::date_time_ymd(2000, 1, 1), rcgen::date_time_ymd(year, 1, 1));
-    let key = rcgen::KeyPair::generate().unwrap();
-    std::fs::write(dir.join("tls.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+/// Puts an identity there that ends with that year's first second.
+fn identity(dir: &std::path::Path, year: i32) {
+    identity_into(dir, "spiffe://dev.gpuheal/cluster/c1/spoke", year);
 }
 
-/// A directory with a certificate that ends with that year's first second.
-fn identity(year: i32) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    certificate(dir.path(), year);
-    dir
+async fn server_over(cluster: TestCluster) -> Server {
+    server_until(cluster, 2100).await
 }
 
-async fn server_over(mut cluster: TestCluster) -> Server {
+/// With an identity that ends with that year's first second.
+async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
     cluster.node("n1", &json!({}));
     let mut token = tempfile::NamedTempFile::new().unwrap();
     writeln!(token, "{TOKEN}").unwrap();
     let (asks_tx, asks) = mpsc::channel(4);
     let (listed, listing) = watch::channel(true);
-    let identity = identity(2100);
+    let dir = tempfile::tempdir().unwrap();
+    identity(dir.path(), year);
     let deps = Deps {
         derive: Arc::clone(&cluster.derive),
         asks: asks_tx,
@@ -55,7 +54,7 @@ async fn server_over(mut cluster: TestCluster) -> Server {
         journal: cluster.journal.depth(),
         listed: listing,
         heard: Arc::clone(&cluster.heard),
-        identity: identity.path().to_owned(),
+        identity: Keeper::open(dir.path(), Arc::clone(&cluster.metrics)).unwrap(),
         settings: Arc::clone(&cluster.settings),
         metrics: Arc::clone(&cluster.metrics),
         token_file: Some(token.path().to_owned()),
@@ -66,7 +65,7 @@ async fn server_over(mut cluster: TestCluster) -> Server {
     tokio::spawn(serve(listener, deps, cancel.clone()));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Server { base, cluster, asks, client, listed, cancel, identity, _token: token }
+    Server { base, cluster, asks, client, listed, cancel, identity: dir, _token: token }
 }
 
 async fn server() -> Server {
@@ -252,18 +251,22 @@ async fn readiness_says_in_words_what_is_missing_and_liveness_does_not_depend_on
     assert_eq!(server.get("/healthz").await.0, 200);
 }
 
+/// Failure table, row 23.
 #[tokio::test]
 async fn readiness_is_red_once_the_certificate_has_expired_and_green_again_with_a_new_one() {
-    let server = server().await;
-    certificate(server.identity.path(), 2001);
+    let server = server_until(TestCluster::new().await, 2001).await;
     let (status, why) = server.get("/readyz").await;
     assert_eq!(status, 503);
     assert!(why.contains("certificate expired at 2001-01-01T00:00:00"), "{why}");
-    certificate(server.identity.path(), 2100);
-    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
     std::fs::remove_file(server.identity.path().join("tls.crt")).unwrap();
     let (status, why) = server.get("/readyz").await;
     assert!(status == 503 && why.contains("tls.crt cannot be read"), "{why}");
+    identity(server.identity.path(), 2100);
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
+    // The last good one serves.
+    std::fs::remove_file(server.identity.path().join("tls.crt")).unwrap();
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
+    assert_eq!(server.cluster.metrics.get(metrics::TLS_RELOADS, &[("outcome", "failed")]), Some(2.0));
 }
 
 #[tokio::test]

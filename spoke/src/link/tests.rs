@@ -93,7 +93,7 @@ fn spoke_with(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, jou
     let (metrics, clock, cancel) = (Metrics::new(), HubClock::new(), CancellationToken::new());
     let config = Config {
         hub: Hub::parse(url).unwrap(),
-        identity: identity.to_owned(),
+        identity: Keeper::open(identity, Arc::clone(&metrics)).unwrap(),
         replica: ReplicaId::parse("r1").unwrap(),
         kube_system_uid: "ks".into(),
     };
@@ -444,4 +444,37 @@ async fn a_spoke_that_was_refused_comes_again_when_it_was_told_to() {
     session.send(Answer::Goaway(v1::Goaway { reconnect_after_ms: 10, reason: "restart".into() })).await;
     hub.session().await;
     assert_eq!(spoke.metrics.get(metrics::ATTACHES, &[("outcome", "goaway")]), Some(1.0));
+}
+
+/// Failure table, row 23.
+#[tokio::test]
+async fn a_spoke_attaches_with_its_last_good_identity_while_its_files_cannot_be_used() {
+    let (mut hub, spoke, session) = attached().await;
+    std::fs::write(hub.identity.path().join("tls.key"), "-----BEGIN PRIVATE KEY-----\nhalf of").unwrap();
+    std::fs::remove_file(hub.identity.path().join("trust.json")).unwrap();
+    drop(session);
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    assert_eq!(session.hello.cluster_id, "c1");
+    assert!(spoke.metrics.get(metrics::TLS_RELOADS, &[("outcome", "failed")]).is_some_and(|failed| failed >= 1.0));
+}
+
+/// Failure table, row 23.
+#[tokio::test]
+async fn a_spoke_whose_certificate_ran_out_attaches_once_a_new_one_is_there() {
+    let pki = Pki::new();
+    let mut hub = TestHub::start(&pki, "spiffe://dev.gpuheal/hub").await;
+    let over = tempfile::tempdir().unwrap();
+    pki.identity_into(over.path(), "spiffe://dev.gpuheal/cluster/c1/spoke", Some(2001));
+    let spoke = spoke(&hub.url, over.path());
+    let failed = || spoke.metrics.get(metrics::ATTACHES, &[("outcome", "failed")]).unwrap_or_default();
+    soon(async {
+        while failed() < 1.0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    pki.identity_into(over.path(), "spiffe://dev.gpuheal/cluster/c1/spoke", None);
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
 }

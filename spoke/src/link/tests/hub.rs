@@ -34,26 +34,32 @@ impl Pki {
         Self { issuer: Issuer::new(params, key), ca_pem }
     }
 
-    /// Certificate and key for a URI, and for this machine.
-    fn issue(&self, uri: &str) -> (String, String) {
+    /// Certificate and key for a URI, and for this machine; until that year's first second if one is given.
+    fn issue(&self, uri: &str, ends: Option<i32>) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::URI(uri.try_into().unwrap()));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        if let Some(year) = ends {
+            (params.not_before, params.not_after) = (rcgen::date_time_ymd(2000, 1, 1), rcgen::date_time_ymd(year, 1, 1));
+        }
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
     /// An identity directory.
     pub(super) fn identity(&self, uri: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let (cert, key) = self.issue(uri);
-        let trust = r#"{"version":1,"trust_domain":"dev.gpuheal","key_epoch":1,"command_keys":[],"ca":[]}"#;
-        let write = |name: &str, text: &str| std::fs::write(Path::join(dir.path(), name), text).unwrap();
-        write("tls.crt", &cert);
-        write("tls.key", &key);
-        write("ca.crt", &self.ca_pem);
-        write("trust.json", trust);
+        self.identity_into(dir.path(), uri, None);
         dir
+    }
+
+    /// Writes an identity into a directory, certificate last: until then the files do not fit.
+    pub(super) fn identity_into(&self, dir: &Path, uri: &str, ends: Option<i32>) {
+        let (cert, key) = self.issue(uri, ends);
+        let trust = r#"{"version":1,"trust_domain":"dev.gpuheal","key_epoch":1,"command_keys":[],"ca":[]}"#;
+        for (name, text) in [("trust.json", trust), ("ca.crt", &self.ca_pem), ("tls.key", &key), ("tls.crt", &cert)] {
+            std::fs::write(dir.join(name), text).unwrap();
+        }
     }
 }
 
@@ -99,7 +105,7 @@ impl LinkService for Service {
 impl TestHub {
     pub(super) async fn start(pki: &Pki, uri: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let (cert, key) = pki.issue(uri);
+        let (cert, key) = pki.issue(uri, None);
         let tls = transport::ServerTlsConfig::new()
             .identity(transport::Identity::from_pem(cert, key))
             .client_ca_root(transport::Certificate::from_pem(&pki.ca_pem));
