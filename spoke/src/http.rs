@@ -9,7 +9,7 @@ mod body;
 mod process;
 mod ready;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -45,6 +45,8 @@ pub struct Deps {
     pub attachment: watch::Receiver<Attachment>,
     /// Is the journal well?
     pub journal: watch::Receiver<Depth>,
+    /// What has it given up, by class?
+    pub given_up: watch::Receiver<BTreeMap<String, u64>>,
     /// Has the cluster been listed?
     pub listed: watch::Receiver<bool>,
     /// How old is the watches' news?
@@ -97,6 +99,9 @@ async fn render(State(deps): State<Arc<Deps>>) -> Response {
     let depth = *deps.journal.borrow();
     deps.metrics.set(metrics::QUEUE, &[], depth.unacked as f64);
     deps.metrics.set(metrics::JOURNAL_BYTES, &[], depth.bytes as f64);
+    for (class, count) in deps.given_up.borrow().iter() {
+        deps.metrics.set(metrics::JOURNAL_GIVEN_UP, &[("class", class)], *count as f64);
+    }
     // One that was never heard is as old as can be told.
     for (kind, age) in deps.heard.ages() {
         deps.metrics.set(metrics::WATCH_AGE, &[("kind", kind)], age.map_or(f64::INFINITY, |age| age.as_secs_f64()));

@@ -136,6 +136,7 @@ pub struct Journal {
     head: watch::Receiver<Head>,
     depth: watch::Receiver<Depth>,
     lost: watch::Receiver<u64>,
+    given_up: watch::Receiver<BTreeMap<String, u64>>,
     tail: Arc<Mutex<Tail>>,
 }
 
@@ -153,13 +154,14 @@ impl Journal {
         let (depth_tx, depth) = watch::channel(Depth::default());
         let (lost_tx, lost) = watch::channel(u64::from(disk.lost_untold()));
         let (jobs, queue) = mpsc::channel(JOBS_MAX);
-        let worker =
-            worker::Worker::new(disk, queue, worker::Told { head: head_tx, depth: depth_tx, lost: lost_tx }, Arc::clone(&tail));
+        let (given_up_tx, given_up) = watch::channel(BTreeMap::new());
+        let told = worker::Told { head: head_tx, depth: depth_tx, lost: lost_tx, given_up: given_up_tx };
+        let worker = worker::Worker::new(disk, queue, told, Arc::clone(&tail));
         std::thread::Builder::new()
             .name("journal".into())
             .spawn(move || worker.run())
             .map_err(|error| Error::Io { what: "start its thread", kind: error.kind() })?;
-        Ok((Self { jobs, head, depth, lost, tail }, held))
+        Ok((Self { jobs, head, depth, lost, given_up, tail }, held))
     }
 
     /// Writes faults, and what was held when they were found, in one record each 256 faults; returns once it is on the
@@ -236,6 +238,12 @@ impl Journal {
     #[must_use]
     pub fn depth(&self) -> watch::Receiver<Depth> {
         self.depth.clone()
+    }
+
+    /// Faults that the hub did not have and that were given up for want of room since this process started, by class.
+    #[must_use]
+    pub fn given_up(&self) -> watch::Receiver<BTreeMap<String, u64>> {
+        self.given_up.clone()
     }
 
     /// Writes the clean end. What comes after is refused.

@@ -103,6 +103,11 @@ pub const JOURNAL_BYTES: Family = gauge("gpu_selfhealing_spoke_journal_bytes", "
 /// Appends that failed. Labels: reason.
 pub const JOURNAL_FAILED: Family =
     counter("gpu_selfhealing_spoke_journal_failures_total", "Appends to the journal that failed, by reason.");
+/// Faults given up by a full journal. Labels: class.
+pub const JOURNAL_GIVEN_UP: Family = counter(
+    "gpu_selfhealing_spoke_journal_given_up_total",
+    "Faults that a full journal gave up before the hub had them, by class.",
+);
 /// Seconds since a watch said anything. Labels: kind.
 pub const WATCH_AGE: Family = gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
 /// Identity files read. Labels: outcome.

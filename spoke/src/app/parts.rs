@@ -156,6 +156,7 @@ impl Parts {
             asks: asks_tx,
             attachment: attachment.clone(),
             journal: journal.depth(),
+            given_up: journal.given_up(),
             listed,
             heard: Arc::clone(&views.heard),
             identity: Arc::clone(&keeper),

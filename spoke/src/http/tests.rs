@@ -52,6 +52,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
         asks: asks_tx,
         attachment: cluster.attachment.subscribe(),
         journal: cluster.journal.depth(),
+        given_up: cluster.journal.given_up(),
         listed: listing,
         heard: Arc::clone(&cluster.heard),
         identity: Keeper::open(dir.path(), Arc::clone(&cluster.metrics)).unwrap(),
@@ -327,4 +328,38 @@ async fn metrics_are_served_as_text_with_the_queue_in_them() {
     let (status, text) = server.get("/metrics").await;
     assert_eq!(status, 200);
     assert!(text.contains("\ngpu_selfhealing_queue_depth 0\n"), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_full_journal_gave_up_is_counted_by_class() {
+    use gpuheal_proto::fault::{Fault, FaultClass, NodeRef, Onset, Witness};
+    use gpuheal_proto::ids::{ClusterId, FaultKey, NodeName, NodeUid};
+
+    let small = Limits { bytes_max: 16 << 10, segment_bytes: 1 << 10, ..Limits::default() };
+    let server = server_over(TestCluster::with_journal(tempfile::tempdir().unwrap(), small).await).await;
+    let uid = NodeUid::parse("u1").unwrap();
+    let fault = Fault {
+        key: FaultKey::derive(&ClusterId::parse("c1").unwrap(), &uid, None, "xid", "31"),
+        node: NodeRef { name: NodeName::parse("n1").unwrap(), uid, boot_id: String::new() },
+        gpu: None,
+        class: FaultClass::Xid,
+        code: "31".to_owned(),
+        onset: Onset::Edge,
+        witness: Witness::ExporterGauge,
+        observed_at: gpuheal_proto::time::Timestamp::EPOCH,
+        value: 31.0,
+        threshold: 0.0,
+        count: 1,
+        source: String::new(),
+        detail: String::new(),
+        workload: String::new(),
+    };
+    for _ in 0..300 {
+        server.cluster.journal.append(std::slice::from_ref(&fault), vec![]).await.unwrap();
+    }
+    let page = samples(&server.get("/metrics").await.1);
+    let given_up = page.get("gpu_selfhealing_spoke_journal_given_up_total{class=\"xid\"}").copied().unwrap_or_default();
+    assert!(given_up >= 1.0, "{page:?}");
+    let left = server.cluster.journal.given_up().borrow()["xid"];
+    assert_eq!(given_up, left as f64);
 }

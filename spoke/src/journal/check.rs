@@ -25,10 +25,10 @@ pub fn check_segment(bytes: &[u8]) {
         let (class, worth) = severity::of(fault);
         (worth == Worth::Minor).then_some(class)
     });
-    let again = scan_bytes(&new.bytes, 1);
+    let again = scan_bytes(&new, 1);
     assert!(!again.damaged, "a segment written anew is whole");
     assert_eq!(again.next_seq, scan.next_seq, "and ends where it ended");
-    let after = walk(&new.bytes, again.next_seq);
+    let after = walk(&new, again.next_seq);
     let kept: BTreeMap<_, _> = before.into_iter().filter(|(_, fault)| severity::of(fault).1 != Worth::Minor).collect();
     assert_eq!(after, kept, "what is dear stays, under its number");
 }

@@ -93,6 +93,8 @@ pub(super) struct Disk {
     held: BTreeMap<String, Bytes>,
     /// Faults were lost of which no gap can tell.
     lost_untold: bool,
+    /// Faults that the hub did not have and that were given up since this process started, by class.
+    given_up: BTreeMap<String, u64>,
     /// Of the next segment's file: two segments may start at one number.
     next_index: u64,
     /// Two processes in one directory would give one number two meanings.
@@ -120,6 +122,7 @@ impl Disk {
             file: lock.try_clone().map_err(fail("open"))?,
             held,
             lost_untold,
+            given_up: BTreeMap::new(),
             next_index,
             _lock: lock,
         };
@@ -147,6 +150,11 @@ impl Disk {
     /// Whether faults were lost at the start of which no gap can tell.
     pub(super) const fn lost_untold(&self) -> bool {
         self.lost_untold
+    }
+
+    /// What was given up since this process started, by class.
+    pub(super) const fn given_up(&self) -> &BTreeMap<String, u64> {
+        &self.given_up
     }
 
     /// What is held, by key.

@@ -1,8 +1,6 @@
 //! A closed segment written anew without what is given up: each number is a fault, as before, or in a gap that says of
 //! which class it was. What was held is left out, since a later segment starts with all of it. Pure: bytes to bytes.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use gpuheal_proto::link::v1::FaultClass;
 
@@ -20,18 +18,10 @@ pub(super) struct Old<'a> {
     pub(super) next_seq: u64,
 }
 
-/// A segment as it is to be.
-pub(super) struct New {
-    pub(super) bytes: Vec<u8>,
-    /// What was given up now, by class.
-    pub(super) given_up: BTreeMap<FaultClass, u64>,
-}
-
-/// Writes `old` without those faults for which `gives_up` names their class.
-pub(super) fn rewrite(old: &Old<'_>, gives_up: impl Fn(u64, &[u8]) -> Option<FaultClass>) -> New {
+/// Gives `old` without those faults for which `gives_up` names their class.
+pub(super) fn rewrite(old: &Old<'_>, mut gives_up: impl FnMut(u64, &[u8]) -> Option<FaultClass>) -> Vec<u8> {
     let head = Record { kind: Kind::HEAD, first_seq: old.first_seq, stream_id: old.stream_id.to_owned(), ..Record::default() };
     let mut writer = Writer { out: head.frame(), next_seq: old.first_seq, faults: Vec::new(), lost: Vec::new() };
-    let mut given_up = BTreeMap::new();
     for (record, _) in record::all(old.bytes) {
         // What lies twice counts once, and nothing reaches beyond the segment's own numbers.
         let known = usize::try_from(writer.next_seq.saturating_sub(record.first_seq)).unwrap_or(usize::MAX);
@@ -43,10 +33,7 @@ pub(super) fn rewrite(old: &Old<'_>, gives_up: impl Fn(u64, &[u8]) -> Option<Fau
                 writer.pass_to(record.first_seq);
                 for fault in record.faults.into_iter().skip(known) {
                     match gives_up(writer.next_seq, &fault) {
-                        Some(class) => {
-                            *given_up.entry(class).or_default() += 1;
-                            writer.lose(class.into(), 1);
-                        }
+                        Some(class) => writer.lose(class.into(), 1),
                         None => writer.keep(fault),
                     }
                 }
@@ -64,7 +51,7 @@ pub(super) fn rewrite(old: &Old<'_>, gives_up: impl Fn(u64, &[u8]) -> Option<Fau
     writer.pass_to(old.next_seq);
     writer.end_faults();
     writer.end_lost();
-    New { bytes: writer.out, given_up }
+    writer.out
 }
 
 /// Numbers in their order, each once.

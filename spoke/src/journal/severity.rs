@@ -79,4 +79,16 @@ mod tests {
         }
         assert_eq!(of(&[0xff; 9]), (FaultClass::Unspecified, Worth::Kept), "what cannot be read is not judged");
     }
+
+    #[test]
+    fn the_applications_own_xids_are_those_of_the_shipped_catalogue() {
+        let catalogue = include_str!("../../../hub/core/data/xid-catalogue.tsv");
+        let mut lines = catalogue.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+        let head = lines.next().unwrap();
+        let column = |name: &str| head.iter().position(|title| *title == name).unwrap();
+        let (xid, level, own) = (column("xid"), column("level"), column("user_app_fault"));
+        let rows: Vec<_> = lines.collect();
+        let minor = rows.iter().filter(|row| row[own] == "yes" && row[level] == "P2");
+        assert_eq!(minor.map(|row| row[xid]).collect::<Vec<_>>(), APPLICATION_XIDS);
+    }
 }

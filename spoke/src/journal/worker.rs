@@ -1,7 +1,10 @@
 //! The journal's thread. Takes what waits, writes it, syncs once, answers all: at once when idle, and under load one
 //! sync carries whatever came while the one before ran.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use bytes::Bytes;
 use gpuheal_proto::ids::StreamId;
@@ -40,6 +43,7 @@ pub(super) struct Told {
     pub(super) head: watch::Sender<Head>,
     pub(super) depth: watch::Sender<Depth>,
     pub(super) lost: watch::Sender<u64>,
+    pub(super) given_up: watch::Sender<BTreeMap<String, u64>>,
 }
 
 /// The thread's state.
@@ -172,5 +176,13 @@ impl Worker {
     fn tell_depth(&self) {
         let depth = Depth { unacked: self.disk.unacked(), bytes: self.disk.bytes(), broken: self.broken.is_some() };
         self.told.depth.send_if_modified(|known| std::mem::replace(known, depth) != depth);
+        let given_up = self.disk.given_up();
+        self.told.given_up.send_if_modified(|known| {
+            let changed = known != given_up;
+            if changed {
+                known.clone_from(given_up);
+            }
+            changed
+        });
     }
 }

@@ -3,6 +3,7 @@
 //! one that is worth less. What may be P0 is never given up: for that there is no room left but by an ack.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Write as _},
     path::Path,
@@ -10,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use gpuheal_proto::link::v1::FaultClass;
 
 use super::{
     super::{
@@ -115,30 +117,37 @@ impl Disk {
         let segment = &mut stream.segments[segment];
         let bytes = fs::read(&segment.path)?;
         let old = Old { bytes: &bytes, stream_id: &id, first_seq: segment.first_seq, next_seq: segment.next_seq };
+        let mut given_up: BTreeMap<FaultClass, u64> = BTreeMap::new();
         let new = rewrite(&old, |seq, fault| {
             let (class, worth) = severity::of(fault);
-            (seq <= acked_upto || level.gives_up(worth)).then_some(class)
+            let lost = seq > acked_upto && level.gives_up(worth);
+            if lost {
+                *given_up.entry(class).or_default() += 1;
+            }
+            (lost || seq <= acked_upto).then_some(class)
         });
         segment.compacted = level;
-        if new.bytes.len() >= bytes.len() {
+        if new.len() >= bytes.len() {
             return Ok(());
         }
-        let scan = segment::scan_bytes(&new.bytes, segment.first_seq);
+        let scan = segment::scan_bytes(&new, segment.first_seq);
         if scan.damaged || scan.next_seq != segment.next_seq {
             return Err(io::Error::other("the segment written anew does not hold the same numbers"));
         }
-        replace(&self.dir, &segment.path, &new.bytes)?;
+        replace(&self.dir, &segment.path, &new)?;
         (segment.index, segment.bytes, segment.lost_upto) = (scan.index, scan.bytes, scan.lost_upto);
-        if !new.given_up.is_empty() {
-            let given_up: Vec<_> =
-                new.given_up.iter().map(|(class, count)| format!("{count} {}", record::class_name(*class))).collect();
+        if !given_up.is_empty() {
+            let words: Vec<_> = given_up.iter().map(|(class, count)| format!("{count} {}", record::class_name(*class))).collect();
             tracing::warn!(
                 stream.id = id,
                 from_seq = segment.first_seq,
                 to_seq = segment.next_seq - 1,
-                given_up = given_up.join(", "),
+                given_up = words.join(", "),
                 "journal is full, faults were given up and a gap tells of them"
             );
+        }
+        for (class, count) in given_up {
+            *self.given_up.entry(record::class_name(class)).or_default() += count;
         }
         Ok(())
     }

@@ -66,6 +66,7 @@ fn a_full_journal_gives_up_p2_then_p1_and_a_gap_counts_them_by_class() {
     let (there, given_up) = told(&disk);
     assert_eq!(there["79"], 50 + more, "P0 is never given up");
     assert!(given_up.contains_key("alert"), "{given_up:?}");
+    assert_eq!(disk.given_up(), &given_up, "as it is counted for people");
     let numbers = there.values().chain(given_up.values()).sum::<u64>();
     assert_eq!(disk.head().1, 150 + more + 1, "a refused append takes no number");
     assert_eq!(numbers, 150 + more, "each number is a fault or in a gap");
