@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes each target for SECONDS_EACH seconds, as many at a time as there are cores, and tells how far each is every ten seconds.
-#   TARGET=name     this one alone, or several names; with one, INPUT=file tries that one input alone: how a finding is replayed
+#   TARGET=name     this one alone, or several; name:30 is one for 30 s. With one, INPUT=file tries that input alone: how a finding is
+#                   replayed
 # What was learned stays in target/fuzzing/<target>/corpus, so that the next run goes on from there. A finding ends the run: its
 # input is printed with how to replay it, and belongs into tests/fuzz/found/<target>/, where every test run replays it.
 set -eu -o pipefail
@@ -17,7 +18,8 @@ TELL_EVERY=10
 # What libFuzzer ends with when it is interrupted.
 INTERRUPTED=72
 
-[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "error: SECONDS=$seconds is no number of seconds above 0" >&2; exit 2; }
+number() { [[ $1 =~ ^[1-9][0-9]*$ ]] || { echo "error: '$1' is no number of seconds above 0" >&2; exit 2; }; }
+number "$seconds"
 if [ -n "$input" ] && [ ! -f "$input" ]; then
     echo "error: INPUT=$input is no file" >&2
     exit 2
@@ -35,9 +37,11 @@ mkdir -p "$work"
 # It warns of sanitizers' functions that nobody here needs.
 all=$("$engine" 2>"$work/list.log") || { cat "$work/list.log" >&2; exit 1; }
 known=""
-for name in ${wanted:-$(cut -d' ' -f1 <<<"$all")}; do
+for entry in ${wanted:-$(cut -d' ' -f1 <<<"$all")}; do
+    name=${entry%%:*}
+    [ "$name" = "$entry" ] || number "${entry#*:}"
     line=$(grep "^$name " <<<"$all") || { echo "error: no fuzz target $name; there are: $(cut -d' ' -f1 <<<"$all" | xargs)" >&2; exit 2; }
-    known+="$line"$'\n'
+    known+="$line $([ "$name" = "$entry" ] && echo "$seconds" || echo "${entry#*:}")"$'\n'
 done
 if [ -n "$input" ]; then
     [ "$(wc -l <<<"${known%$'\n'}")" = 1 ] || { echo "error: INPUT needs the one TARGET that it is for" >&2; exit 2; }
@@ -46,14 +50,14 @@ fi
 
 # The last line that libFuzzer wrote of its progress, short enough for 60 columns.
 progress() {
-    grep -aE '^#[0-9]+' "$1" 2>/dev/null | tail -1 | awk '{
+    grep -aE '^#[0-9]+.* exec/s: [0-9]+ ' "$1" 2>/dev/null | tail -1 | awk '{
         for (i = 2; i < NF; i++) { if ($i == "cov:") edges = $(i + 1); if ($i == "exec/s:") rate = $(i + 1) }
         printf "%9d tries %6d/s %5d edges", substr($1, 2), rate, edges
     }'
 }
 
 fuzz() {
-    local name=$1 bytes_max=$2 dir="$work/$1"
+    local name=$1 bytes_max=$2 seconds=$3 dir="$work/$1"
     local log="$dir/log" found="$root/tests/fuzz/found/$1"
     mkdir -p "$dir/corpus" "$dir/seeds" "$dir/findings" "$dir/none"
     [ -d "$found" ] || found="$dir/none"
@@ -79,7 +83,9 @@ fuzz() {
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -1)
     {
         echo "error: fuzz target $name broke; the end of $log:"
-        grep -avE '^#[0-9]+|^NEW_FUNC|^INFO|^WARNING: Failed to find function' "$log" | tail -30
+        # What was promised and what was found; then the end, without the stack's tail, which is libFuzzer's own.
+        grep -a -A3 ' panicked at ' "$log" | cut -c1-1000
+        grep -aE 'ERROR:|SUMMARY:|Test unit written|in gpuheal|stat::' "$log" | tail -12
         if [ -n "$input" ]; then
             input=${input#"$root/"}
             echo "  to replay: make fuzz TARGET=$name INPUT=$input"
@@ -105,13 +111,13 @@ stop() {
 trap 'stop; exit 130' INT TERM
 
 jobs_max=$(nproc)
-while read -r name bytes_max; do
+while read -r name bytes_max for_seconds; do
     while [ ${#running[@]} -ge "$jobs_max" ]; do
         sleep 0.3
         ended
     done
     [ $failed = 0 ] || break
-    fuzz "$name" "$bytes_max" &
+    fuzz "$name" "$bytes_max" "$for_seconds" &
     running+=($!)
 done <<<"${known%$'\n'}"
 while [ ${#running[@]} != 0 ] && [ $failed = 0 ]; do

@@ -1,10 +1,12 @@
-//! Any bytes as a frame of the link, up and down. Proves: a frame that decodes is the same after it was encoded and decoded again;
+//! Any bytes as a frame of the link, up and down. Proves: a frame that decodes is the same after it was encoded and decoded again, and
+//! what it takes in memory could be reckoned before;
 //! a Hello that is understood speaks for its certificate's cluster and keeps every limit; a fault that is believed keeps every
 //! limit, has only finite numbers and is the same on its way back; what the hub's stages are given holds no zero byte, which Postgres could not hold; and what comes down signed is believed only if it was.
 
 use gpuheal_proto::{
     bytes_text::clip,
     fault::Fault,
+    frame::{self, Frame},
     limits,
     link::v1::{self, attach_request::Message as Up, attach_response::Message as Down},
 };
@@ -31,8 +33,12 @@ pub(crate) fn run(frame: &[u8]) {
 }
 
 /// Encoded again it decodes to the same; compared as bytes, since a NaN is not equal to itself.
-fn same_again<M: prost::Message + Default>(frame: &[u8]) -> Option<M> {
-    let read = M::decode(frame).ok()?;
+fn same_again<M: prost::Message + Default + Frame>(bytes: &[u8]) -> Option<M> {
+    let read = M::decode(bytes).ok()?;
+    match frame::check::<M>(bytes) {
+        Ok(()) | Err(frame::Error::TooLarge | frame::Error::Group) => {}
+        Err(other) => panic!("it decodes, and yet: {other}"),
+    }
     let written = read.encode_to_vec();
     let again = M::decode(written.as_slice()).expect("what was encoded decodes");
     assert!(again.encode_to_vec() == written, "what was decoded is encoded as it was");
