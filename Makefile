@@ -22,6 +22,7 @@ demo: postgres ## play the main job: a hub, three clusters, ten ways a fault may
 	@target/debug/gpuheal-demo --kube $(KUBE) $(ARGS)
 
 test: postgres ## run every test, on real Postgres and a real Kubernetes control plane (KUBE=off leaves the latter out, and says so)
+	@tests/postgres/install.sh pooler
 	@if [ "$(KUBE)" != off ]; then tests/kube/build.sh >/dev/null; tests/kube/kubectl.sh >/dev/null; fi
 	@cargo build --bins
 	@cargo build --workspace --features gpuheal-hub/fail-points,gpuheal-spoke/fail-points --bin gpuheal-hub-dying --bin gpuheal-spoke-dying

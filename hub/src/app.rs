@@ -25,7 +25,10 @@ use crate::{
     policy_file::{PolicyCheck, PolicyFile},
     settle,
     sign::{self, Key, Signer},
-    store::{self, moment, pool},
+    store::{
+        self, moment,
+        pool::{self, Way},
+    },
     tls,
     wake::{POLL, Wake},
 };
@@ -69,7 +72,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn migrate(database: &Database) -> anyhow::Result<()> {
-    let migrations = pool::migrate(&database.url()?).await?;
+    let migrations = pool::migrate(&database.url_past_poolers()?).await?;
     tracing::info!(migrations, "the schema is this version's");
     Ok(())
 }
@@ -97,15 +100,17 @@ struct Hub {
     stages: JoinSet<()>,
     front: CancellationToken,
     back: CancellationToken,
+    _way: Way,
 }
 
 impl Hub {
     async fn start(args: &Serve) -> anyhow::Result<Self> {
-        let url = args.database.url()?;
-        let pool = connect(&url, args.database_connections).await?;
+        let way =
+            Way::open(&args.database.url()?, args.database.direct_url()?.as_deref()).await.context("cannot use the database")?;
+        let pool = connect(&way, args.database_connections).await?;
         pool::schema_check(&pool).await?;
         clock_check(&pool).await?;
-        let fleet_pool = pool::connect(&url, FLEET_CONNECTIONS).await?;
+        let fleet_pool = way.pool(FLEET_CONNECTIONS).await?;
         let (front, back) = (CancellationToken::new(), CancellationToken::new());
         let hub_id = Uuid::new_v4().to_string();
         let key = Key::read(&args.signing_key).context("cannot use the signing key")?;
@@ -125,7 +130,7 @@ impl Hub {
         stages.spawn(Verdicts::new(pool.clone(), registry.clone()).run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));
-        stages.spawn(wake.clone().relay(pool::options(&url)?, hub_id.clone(), back.clone()));
+        stages.spawn(wake.clone().relay(way.direct().clone(), hub_id.clone(), back.clone()));
         stages.spawn(publish(pool.clone(), board.clone(), back.clone()));
 
         let mut checks: Vec<Box<dyn http::Check>> =
@@ -152,7 +157,7 @@ impl Hub {
         let stop = front.clone();
         listeners.spawn(async move { http::serve(at_http, checks, stop).await.context("the HTTP listener failed") });
         bound.tell(args.ready_file.as_deref())?;
-        Ok(Self { listeners, stages, front, back })
+        Ok(Self { listeners, stages, front, back, _way: way })
     }
 
     /// Waits until something ends that must not.
@@ -180,10 +185,10 @@ impl Hub {
     }
 }
 
-async fn connect(url: &str, connections: u32) -> anyhow::Result<PgPool> {
+async fn connect(way: &Way, connections: u32) -> anyhow::Result<PgPool> {
     let until = tokio::time::Instant::now() + DATABASE_WITHIN;
     loop {
-        match pool::connect(url, connections).await {
+        match way.pool(connections).await {
             Err(error) if error.class() == store::Class::Transient && tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %crate::chain::chain(&error), "the database does not let us in yet");
                 tokio::time::sleep(POLL).await;
@@ -212,7 +217,7 @@ async fn bind(addr: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
 async fn publish(pool: PgPool, board: Arc<Board>, stop: CancellationToken) {
     let mut published = None;
     loop {
-        match decide::policy_in_force(&pool).await {
+        match pool::answered("policy.in_force", decide::policy_in_force(&pool)).await {
             Ok(policy) if published != Some(policy.revision) => match board.publish(&policy) {
                 Ok(()) => published = Some(policy.revision),
                 Err(error) => {

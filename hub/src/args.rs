@@ -1,6 +1,11 @@
 //! The command line and its environment: the only place that reads either.
 
-use std::{ffi::OsString, fs, net::SocketAddr, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use clap::{
     Args as ClapArgs, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
@@ -31,17 +36,27 @@ impl Args {
     pub fn read<T: Into<OsString> + Clone>(args: impl IntoIterator<Item = T>) -> Result<Self, clap::Error> {
         let mut command = Self::command();
         let matches = command.try_get_matches_from_mut(args)?;
-        if let Some((_, given)) = matches.subcommand()
-            && given.value_source("database_url") == Some(ValueSource::CommandLine)
-            && given.get_one::<String>("database_url").is_some_and(|url| holds_password(url))
-        {
-            let why = "--database-url holds a password, which everybody who lists processes could read; put the URL into a file and name \
-                       it by --database-url-file, or into the environment as GPUHEAL_DATABASE_URL";
-            return Err(command.error(ErrorKind::ValueValidation, why));
+        for (id, flag, env) in URLS {
+            if let Some((_, given)) = matches.subcommand()
+                && given.value_source(id) == Some(ValueSource::CommandLine)
+                && given.get_one::<String>(id).is_some_and(|url| holds_password(url))
+            {
+                let why = format!(
+                    "{flag} holds a password, which everybody who lists processes could read; put the URL into a file and name it by \
+                     {flag}-file, or into the environment as {env}"
+                );
+                return Err(command.error(ErrorKind::ValueValidation, why));
+            }
         }
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
+
+/// Arguments that may hold a password: name, flag and environment.
+const URLS: [(&str, &str, &str); 2] = [
+    ("database_url", "--database-url", "GPUHEAL_DATABASE_URL"),
+    ("database_direct_url", "--database-direct-url", "GPUHEAL_DATABASE_DIRECT_URL"),
+];
 
 /// Whether a URL carries a password, before its host or among its parameters. Rather once too often than once too few.
 fn holds_password(url: &str) -> bool {
@@ -119,30 +134,72 @@ impl Who {
 
 /// Where the database is.
 #[derive(Debug, ClapArgs)]
-#[group(required = true, multiple = false)]
 pub struct Database {
-    /// `postgres://user@host:port/database`; with a password only by environment or file. For `migrate`, past any pooler.
+    /// The database, or a pooler before it.
+    #[command(flatten)]
+    serving: Serving,
+    /// The database itself, when that is a pooler.
+    #[command(flatten)]
+    direct: Direct,
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(required = true, multiple = false)]
+struct Serving {
+    /// `postgres://user@host:port/database`; with a password only by environment or file.
     #[arg(long, env = "GPUHEAL_DATABASE_URL", hide_env_values = true)]
-    pub database_url: Option<String>,
+    database_url: Option<String>,
     /// A file that holds the URL, so that no secret is in a command line.
     #[arg(long, env = "GPUHEAL_DATABASE_URL_FILE")]
-    pub database_url_file: Option<PathBuf>,
+    database_url_file: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[group(required = false, multiple = false)]
+struct Direct {
+    /// The database itself, when `--database-url` is a pooler in transaction mode, such as PgBouncer: for what needs a session.
+    #[arg(long, env = "GPUHEAL_DATABASE_DIRECT_URL", hide_env_values = true)]
+    database_direct_url: Option<String>,
+    /// A file that holds that URL.
+    #[arg(long, env = "GPUHEAL_DATABASE_DIRECT_URL_FILE")]
+    database_direct_url_file: Option<PathBuf>,
 }
 
 impl Database {
-    /// The URL, from wherever it is.
+    /// The URL to serve by, from wherever it is.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn url(&self) -> Result<String, Error> {
-        match (&self.database_url, &self.database_url_file) {
-            (Some(url), _) => Ok(url.clone()),
-            (None, Some(path)) => {
-                let text = fs::read_to_string(path).map_err(|source| Error::UrlFile { path: path.clone(), source })?;
-                Ok(text.trim().to_owned())
-            }
-            (None, None) => Err(Error::NoUrl),
+        from(self.serving.database_url.as_deref(), self.serving.database_url_file.as_deref())?.ok_or(Error::NoUrl)
+    }
+
+    /// The URL of the database itself, when the other one is a pooler's.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn direct_url(&self) -> Result<Option<String>, Error> {
+        from(self.direct.database_direct_url.as_deref(), self.direct.database_direct_url_file.as_deref())
+    }
+
+    /// The URL past any pooler.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn url_past_poolers(&self) -> Result<String, Error> {
+        self.direct_url()?.map_or_else(|| self.url(), Ok)
+    }
+}
+
+/// A URL that is given, or that a file holds.
+fn from(url: Option<&str>, file: Option<&Path>) -> Result<Option<String>, Error> {
+    match (url, file) {
+        (Some(url), _) => Ok(Some(url.to_owned())),
+        (None, Some(path)) => {
+            let text = fs::read_to_string(path).map_err(|source| Error::UrlFile { path: path.to_owned(), source })?;
+            Ok(Some(text.trim().to_owned()))
         }
+        (None, None) => Ok(None),
     }
 }
 
@@ -220,6 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn the_database_behind_a_pooler_is_named_once_and_is_what_needs_a_session_asks() {
+        let direct = |args: &[&str]| {
+            let all = [&["gpuheal-hub", "migrate", "--database-url", "postgres://pooler/d"], args].concat();
+            let Command::Migrate(database) = Args::try_parse_from(all)?.command else { panic!("migrate") };
+            Ok::<_, clap::Error>((database.direct_url().unwrap(), database.url_past_poolers().unwrap()))
+        };
+        assert_eq!(direct(&[]).unwrap(), (None, "postgres://pooler/d".to_owned()));
+        let itself = "postgres://db/d".to_owned();
+        assert_eq!(direct(&["--database-direct-url", "postgres://db/d"]).unwrap(), (Some(itself.clone()), itself));
+        assert!(direct(&["--database-direct-url", "a", "--database-direct-url-file", "b"]).is_err());
+        assert!(
+            Args::try_parse_from(["gpuheal-hub", "migrate", "--database-direct-url", "a"]).is_err(),
+            "the other is needed all the same"
+        );
+    }
+
+    #[test]
     fn an_operator_must_say_who_and_why() {
         let parse = |args: &[&str]| Args::try_parse_from([&["gpuheal-hub"], args].concat());
         let whole = ["revoke", "--database-url", "postgres://h/d", "alpha", "--by", "operator", "--reason", "lost laptop"];
@@ -233,6 +307,9 @@ mod tests {
         for url in ["postgres://ops:s3cret@db/fleet", "postgres://ops@db/fleet?sslmode=require&password=s3cret", "ops:s3@cret@db"] {
             let said = read(url).unwrap_err().render().to_string();
             assert!(said.contains("--database-url-file") && !said.contains("s3"), "{said}");
+            let direct = ["gpuheal-hub", "migrate", "--database-url", "postgres://db/d", "--database-direct-url", url];
+            let said = Args::read(direct).unwrap_err().render().to_string();
+            assert!(said.contains("GPUHEAL_DATABASE_DIRECT_URL") && !said.contains("s3"), "{said}");
         }
         for url in ["postgres://ops@db:5432/fleet", "postgres://db:5432/fleet", "postgres://%2Frun%2Fpostgresql/fleet"] {
             assert!(read(url).is_ok(), "{url}");

@@ -33,7 +33,11 @@ use crate::{
     clock, fit,
     identity::{self, Peer},
     ingest, metrics,
-    store::session::{self, Attached, Refused as NotAttached},
+    store::{
+        self, Labelled as _,
+        pool::answered,
+        session::{self, Attached, Refused as NotAttached},
+    },
     wake::Wake,
 };
 pub use admission::Admission;
@@ -192,12 +196,14 @@ impl Inner {
         }
         let slot = tokio::time::timeout(ATTACH_WAIT, self.attaches.acquire());
         let Ok(Ok(_slot)) = slot.await else { return Err(Refusal::Busy) };
-        let mut tx = self.pool.begin().await.map_err(|error| Refusal::Database(error.to_string()))?;
-        let attached = session::session_attach(&mut tx, &hello, peer.certificate(), &self.hub_id).await;
-        let attached = attached.map_err(|error| Refusal::Database(crate::chain::chain(&error).to_string()))?;
-        // A refusal is kept too: it may have left the identity in quarantine.
-        tx.commit().await.map_err(|error| Refusal::Database(error.to_string()))?;
-        match attached {
+        let attached = answered("link.attach", async {
+            let mut tx = self.pool.begin().await.label("attach.begin")?;
+            let attached = session::session_attach(&mut tx, &hello, peer.certificate(), &self.hub_id).await?;
+            // A refusal is kept too: it may have left the identity in quarantine.
+            tx.commit().await.label("attach.commit")?;
+            Ok::<_, store::Error>(attached)
+        });
+        match attached.await.map_err(|error| Refusal::Database(crate::chain::chain(&error).to_string()))? {
             Ok(attached) => {
                 if attached.term_raised {
                     tracing::error!(cluster.id = %cluster, hub.term = attached.hub_term, "this database lost commits that a cluster has seen: term raised");
@@ -214,15 +220,13 @@ impl Inner {
             cluster.id = %session.cluster(), replica.id = %session.replica(), session.generation = session.generation(),
             cause = session.cause(), "replica detached"
         );
-        let noted = async {
-            let mut conn = self.pool.acquire().await.map_err(|error| error.to_string())?;
-            session::session_detach(&mut conn, session.cluster(), session.replica(), session.generation())
-                .await
-                .map_err(|error| error.to_string())
-        };
+        let noted = answered("link.detach", async {
+            let mut conn = self.pool.acquire().await.label("pool.acquire")?;
+            session::session_detach(&mut conn, session.cluster(), session.replica(), session.generation()).await
+        });
         if let Err(error) = noted.await {
             // Its row goes stale instead, which says the same a little later.
-            tracing::warn!(error, cluster.id = %session.cluster(), "end of a session was not noted");
+            tracing::warn!(error = %crate::chain::chain(&error), cluster.id = %session.cluster(), "end of a session was not noted");
         }
     }
 }

@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     http::Check,
-    store::policy::{Followed, policy_follow},
+    store::{
+        policy::{Followed, policy_follow},
+        pool::answered,
+    },
     wake::Wake,
 };
 
@@ -93,7 +96,7 @@ impl PolicyFile {
                 return self.complain(Some(yaml), format!("{}: {}{rest}", self.path.display(), shown.join("; ")));
             }
         };
-        match policy_follow(pool, &yaml, &policy.digest).await {
+        match answered("policy.follow", policy_follow(pool, &yaml, &policy.digest)).await {
             Ok(followed) => {
                 match followed {
                     Followed::Applied { applied, .. } if applied.unchanged => {}

@@ -17,6 +17,7 @@ pub mod node;
 pub mod outbox;
 pub mod policy;
 pub mod pool;
+pub mod pooler;
 pub mod process;
 pub mod quarantine;
 pub mod report;
@@ -68,6 +69,9 @@ pub enum Error {
         "the database's URL cannot be read; it must be postgres://USER:PASSWORD@HOST:PORT/DATABASE, with what is special in a password percent-encoded"
     )]
     Url(#[source] sqlx::Error),
+    /// A pooler that cannot be used as it is named.
+    #[error("cannot go through the pooler")]
+    Pooler(#[from] pooler::Error),
     /// A rule that the schema holds.
     #[error("{what} breaks {constraint}")]
     Constraint {
@@ -116,7 +120,7 @@ impl Error {
         match self {
             Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
             Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
-            Self::Url(_) | Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
+            Self::Url(_) | Self::Pooler(_) | Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
         }
     }
 

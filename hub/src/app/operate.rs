@@ -17,7 +17,7 @@ pub(super) async fn revoke(args: &Revoke) -> anyhow::Result<()> {
     let serial = |text: &String| Serial::parse(text).with_context(|| format!("{text:?} is no serial number in hex"));
     let serials = args.serial.iter().map(serial).collect::<anyhow::Result<BTreeSet<_>>>()?;
     let what = if serials.is_empty() { revocation::Revoke::AllUntilNow } else { revocation::Revoke::Serials(serials) };
-    let pool = pool(&args.who.database.url()?).await?;
+    let pool = pool(&args.who.database.url_past_poolers()?).await?;
     let ended = revocation::revoke(&pool, &args.who.cluster, &what, &args.who.actor(), &args.who.reason).await?;
     ring(&pool).await;
     tracing::info!(cluster.id = %args.who.cluster, sessions = ended, "revoked: hubs cut what is open within a second");
@@ -26,7 +26,7 @@ pub(super) async fn revoke(args: &Revoke) -> anyhow::Result<()> {
 
 /// Lets a cluster in again.
 pub(super) async fn clear_quarantine(args: &ClearQuarantine) -> anyhow::Result<()> {
-    let pool = pool(&args.who.database.url()?).await?;
+    let pool = pool(&args.who.database.url_past_poolers()?).await?;
     if !quarantine::quarantine_clear(&pool, &args.who.cluster, &args.who.actor(), &args.who.reason).await? {
         bail!("cluster {} is not quarantined", args.who.cluster);
     }

@@ -6,7 +6,12 @@ use anyhow::Context as _;
 use serde_json::json;
 use sqlx::PgPool;
 
-use crate::{clock, http::Check, tls};
+use crate::{
+    clock,
+    http::Check,
+    store::{Labelled as _, pool::answered},
+    tls,
+};
 
 /// Where the listeners are.
 pub(super) struct Bound {
@@ -41,7 +46,8 @@ impl Check for DatabaseCheck {
     }
 
     async fn problem(&self) -> Option<String> {
-        sqlx::query("SELECT 1").execute(&self.0).await.err().map(|error| error.to_string())
+        let asked = answered("ready.database", async { sqlx::query("SELECT 1").execute(&self.0).await.label("ready.database") });
+        asked.await.err().map(|error| crate::chain::chain(&error).to_string())
     }
 }
 

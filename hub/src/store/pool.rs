@@ -1,4 +1,4 @@
-//! The pool, its session settings, and whether the schema is one we know.
+//! The way to the database, the pool and its session settings, and whether the schema is one we know.
 
 use std::{str::FromStr as _, time::Duration};
 
@@ -8,7 +8,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
-use super::{Error, Labelled as _};
+use super::{Error, Labelled as _, pooler::Relay};
 
 /// The schema that this version reads and writes.
 static MIGRATIONS: Migrator = sqlx::migrate!();
@@ -31,28 +31,83 @@ const PULSE_WITHIN: Duration = Duration::from_secs(5);
 /// A connection that rested longer is asked whether it lives before it is used.
 const RESTED: Duration = Duration::from_secs(5);
 
-/// Options of a connection that serves.
+/// The settings of a session of ours.
+const SETTINGS: [(&str, &str); 5] = [
+    ("statement_timeout", STATEMENT_TIMEOUT_MS),
+    ("lock_timeout", LOCK_TIMEOUT_MS),
+    ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS),
+    ("timezone", "UTC"),
+    // Statements here take milliseconds; compiling one by a wrong guess of its rows took seconds (measured: 4.7).
+    ("jit", "off"),
+];
+
+/// How the database is reached: by itself, or what serves through a pooler and what needs a session of its own past it.
+#[derive(Debug)]
+pub struct Way {
+    serving: PgConnectOptions,
+    direct: PgConnectOptions,
+    at: String,
+    /// Pools through a pooler work as long as this is held.
+    _relay: Option<Relay>,
+}
+
+impl Way {
+    /// With a direct URL the other one is a pooler's, which gives a connection to one transaction at a time. Nothing is asked of the database.
+    ///
+    /// # Errors
+    /// When a URL is none, or does not say how safe the way to the pooler must be.
+    pub async fn open(url: &str, direct_url: Option<&str>) -> Result<Self, Error> {
+        let Some(direct_url) = direct_url else {
+            let direct = options(url)?;
+            return Ok(Self { at: place(&direct), serving: direct.clone(), direct, _relay: None });
+        };
+        let (pooled, direct) = (read(url)?.application_name(NAME), options(direct_url)?);
+        let at = format!("the pooler {}", place(&pooled));
+        let (relay, serving) = Relay::open(url, pooled, opening()).await?;
+        Ok(Self { serving, direct, at, _relay: Some(relay) })
+    }
+
+    /// Opens a pool. Nothing is asked of the database but to let us in.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn pool(&self, connections_max: u32) -> Result<PgPool, Error> {
+        pool(self.serving.clone(), self.at.clone(), connections_max).await
+    }
+
+    /// Options of a connection that keeps its session, to listen with.
+    #[must_use]
+    pub const fn direct(&self) -> &PgConnectOptions {
+        &self.direct
+    }
+}
+
+/// The name by which the database knows us.
+const NAME: &str = "gpuheal-hub";
+
+/// What begins a transaction where no session keeps settings. The time zone is one of those that a pooler keeps for us.
+fn opening() -> String {
+    let set = SETTINGS.iter().filter(|(name, _)| *name != "timezone").map(|(name, value)| format!("; SET LOCAL {name} = {value}"));
+    format!("BEGIN{}", set.collect::<String>())
+}
+
+/// Options of a connection that serves, past any pooler.
 ///
 /// # Errors
 /// When the URL is none.
 pub fn options(url: &str) -> Result<PgConnectOptions, Error> {
-    Ok(read(url)?.application_name("gpuheal-hub").options([
-        ("statement_timeout", STATEMENT_TIMEOUT_MS),
-        ("lock_timeout", LOCK_TIMEOUT_MS),
-        ("idle_in_transaction_session_timeout", IDLE_IN_TRANSACTION_MS),
-        ("timezone", "UTC"),
-        // Statements here take milliseconds; compiling one by a wrong guess of its rows took seconds (measured: 4.7).
-        ("jit", "off"),
-    ]))
+    Ok(read(url)?.application_name(NAME).options(SETTINGS))
 }
 
-/// Opens the pool. Nothing is asked of the database but to let us in.
+/// Opens a pool past any pooler.
 ///
 /// # Errors
-/// When it does not.
+/// When the database does not let us in.
 pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
-    let options = options(url)?;
-    let at = place(&options);
+    Way::open(url, None).await?.pool(connections_max).await
+}
+
+async fn pool(options: PgConnectOptions, at: String, connections_max: u32) -> Result<PgPool, Error> {
     PgPoolOptions::new()
         .max_connections(connections_max)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -95,6 +150,7 @@ fn refused(at: String, source: sqlx::Error) -> Error {
         (_, "28000" | "28P01") => "check user and password in the URL, and the server's pg_hba.conf",
         (_, "3D000") => "create that database, or name another in the URL",
         (_, "53300") => "raise the server's max_connections, or lower --database-connections",
+        (_, "08P01") => "if this is a pooler, name the database itself as well, by --database-direct-url-file",
         (sqlx::Error::Tls(_), _) => "check sslmode and sslrootcert in the URL against the server's certificate",
         (sqlx::Error::Database(_), _) => "the server says why",
         _ => "check that Postgres listens there and that nothing on the way, such as a NetworkPolicy, keeps this program from it",
@@ -108,7 +164,11 @@ fn refused(at: String, source: sqlx::Error) -> Error {
 /// # Errors
 /// When the work fails, and when no answer comes.
 pub async fn answered<T, E: From<Error>>(what: &'static str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+    within(ANSWER_WITHIN, what, work).await
+}
+
+async fn within<T, E: From<Error>>(limit: Duration, what: &'static str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Error::Database { what, source: lost() }.into()),
     }
@@ -179,6 +239,56 @@ mod tests {
     use gpuheal_proto::chain::chain;
 
     use super::*;
+
+    async fn backend(pool: &PgPool) -> Result<i32, Error> {
+        let mut conn = pool.acquire().await.label("pool.acquire")?;
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *conn).await.label("test.backend")
+    }
+
+    fn tell(backend: i32, signal: &str) {
+        let told = std::process::Command::new("kill").args([signal, &backend.to_string()]).status().unwrap();
+        assert!(told.success());
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_answers_no_more_is_given_up_and_its_place_in_the_pool_is_taken_by_another() {
+        let pool = connect(&testpg::database().await, 1).await.unwrap();
+        let stopped = backend(&pool).await.unwrap();
+        tell(stopped, "-STOP");
+        let error = within(Duration::from_millis(500), "test.backend", backend(&pool)).await.unwrap_err();
+        let said = chain(&error).to_string();
+        assert!(said.contains("test.backend failed") && said.contains("no answer comes: the connection is lost"), "{said}");
+        assert_eq!(error.class(), super::super::Class::Transient, "whoever can repeat it does");
+        let other = tokio::time::timeout(Duration::from_secs(120), async {
+            loop {
+                // The pool itself waits 5 s for an answer before it throws the connection away.
+                if let Ok(backend) = backend(&pool).await {
+                    return backend;
+                }
+            }
+        });
+        assert_ne!(other.await.unwrap(), stopped);
+        tell(stopped, "-CONT");
+    }
+
+    #[tokio::test]
+    async fn what_is_answered_in_time_is_handed_on_good_or_bad() {
+        let good = answered("test.good", async { Ok::<_, Error>(1) }).await;
+        assert!(matches!(good, Ok(1)));
+        let bad = answered("test.bad", async { Err::<(), _>(Error::Schema { why: "it is empty".to_owned() }) }).await;
+        assert!(matches!(bad, Err(Error::Schema { .. })), "{bad:?}");
+        assert!(ANSWER_WITHIN > Duration::from_millis(STATEMENT_TIMEOUT_MS.parse().unwrap()), "a statement ends by itself before");
+    }
+
+    #[test]
+    fn a_transaction_behind_a_pooler_has_the_settings_of_a_session() {
+        let opening = opening();
+        assert_eq!(
+            opening,
+            "BEGIN; SET LOCAL statement_timeout = 10000; SET LOCAL lock_timeout = 5000; \
+             SET LOCAL idle_in_transaction_session_timeout = 10000; SET LOCAL jit = off"
+        );
+    }
 
     /// A port that was free a moment ago: nobody listens there.
     fn nobody() -> u16 {

@@ -11,6 +11,7 @@ mod growth;
 mod guards;
 mod ingesting;
 mod policy;
+mod pooled;
 mod questions;
 mod settling;
 mod stopping;

@@ -3,6 +3,7 @@
 //! the machine's own. Tests take [`database`]: one server per test process, one migrated database per test.
 
 mod binaries;
+mod pooler;
 mod server;
 
 use std::sync::{
@@ -12,6 +13,7 @@ use std::sync::{
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
+pub use pooler::Pooler;
 pub use server::{Error, Postgres};
 
 /// The name of the database that tests' own are copied from.
@@ -46,6 +48,23 @@ pub async fn empty_database() -> String {
     let name = next_name();
     create(postgres, &format!("CREATE DATABASE {name}")).await.unwrap_or_else(|error| panic!("no database for this test: {error}"));
     postgres.database_url(&name)
+}
+
+/// Connections to a database by way of a pooler: fewer than the clients of any test.
+const POOLED_CONNECTIONS: u32 = 5;
+
+/// Two URLs of a new migrated database: through a PgBouncer in transaction mode, which this test process shares, and past it.
+///
+/// # Panics
+/// As [`database`], and when PgBouncer cannot be started; the message says what is missing.
+pub async fn pooled_database() -> (String, String) {
+    static POOLER: OnceLock<Pooler> = OnceLock::new();
+    let pooler = POOLER.get_or_init(|| {
+        Pooler::start(shared().port(), POOLED_CONNECTIONS).unwrap_or_else(|error| panic!("no PgBouncer for this test: {error}"))
+    });
+    let direct = database().await;
+    let name = direct.rsplit('/').next().expect("a database's URL ends with its name");
+    (pooler.database_url(name), direct)
 }
 
 fn next_name() -> String {

@@ -14,11 +14,11 @@ use std::{
 use crate::binaries;
 
 /// A cold start on a loaded two-core machine takes about 2 s; sixty times that.
-const READY_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const READY_WITHIN: Duration = Duration::from_secs(120);
 /// What the server logs when somebody else has taken its port: then nothing is to be waited for.
 const PORT_TAKEN: &str = "could not create any TCP/IP sockets";
 /// A free port may be taken by somebody else before the server binds it.
-const PORT_ATTEMPTS: u32 = 5;
+pub(crate) const PORT_ATTEMPTS: u32 = 5;
 
 /// Runs the server and waits for its own standard input to end, which it does when the owner drops it or dies by any
 /// signal; then stops the server by its process id and, if told, removes its directory.
@@ -135,7 +135,7 @@ impl Drop for Postgres {
 }
 
 /// Words that lead a command line which must not run as root.
-fn as_owner() -> &'static [&'static str] {
+pub(crate) fn as_owner() -> &'static [&'static str] {
     if binaries::root() { &["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] } else { &["env"] }
 }
 
@@ -168,7 +168,7 @@ fn run(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-fn free_port() -> io::Result<u16> {
+pub(crate) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
@@ -212,6 +212,11 @@ pub enum Error {
         "PostgreSQL's server programs are neither in /usr/lib/postgresql/*/bin nor in PATH: on Debian or Ubuntu run `apt-get install postgresql`"
     )]
     NotInstalled,
+    /// No pooler.
+    #[error(
+        "PgBouncer is neither at /usr/sbin/pgbouncer nor in PATH: run `tests/postgres/install.sh pooler`, or install it yourself"
+    )]
+    NoPooler,
     /// A directory or file that cannot be made.
     #[error("cannot write {}", path.display())]
     Directory {
