@@ -26,11 +26,11 @@ CREATE TABLE quarantines (
     detail text NOT NULL,
     raised_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT quarantines_pkey PRIMARY KEY (cluster_id),
-    CONSTRAINT quarantines_cause_known CHECK (cause IN ('boot_ids', 'kube_system_uid'))
+    CONSTRAINT quarantines_cause_known CHECK (cause IN ('boot_ids', 'kube_system_uid', 'decommissioned'))
 );
-COMMENT ON TABLE quarantines IS 'Clusters whose identity was seen in two places: nobody attaches under it until a person clears it';
+COMMENT ON TABLE quarantines IS 'Clusters under whose identity nobody attaches: it was seen in two places, until a person clears it, or is decommissioned, for ever';
 COMMENT ON COLUMN quarantines.cluster_id IS 'The identity';
-COMMENT ON COLUMN quarantines.cause IS 'boot_ids: two processes took turns as one replica; kube_system_uid: another cluster showed this one''s certificate';
+COMMENT ON COLUMN quarantines.cause IS 'boot_ids: two processes took turns as one replica; kube_system_uid: another cluster showed this one''s certificate; decommissioned: the cluster is gone for good';
 COMMENT ON COLUMN quarantines.detail IS 'What was seen';
 COMMENT ON COLUMN quarantines.raised_at IS 'When';
 

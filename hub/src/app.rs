@@ -68,6 +68,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Serve(serve) => self::serve(*serve).await,
         Command::Revoke(revoke) => operate::revoke(&revoke).await,
         Command::ClearQuarantine(clear) => operate::clear_quarantine(&clear).await,
+        Command::Decommission(decommission) => operate::decommission(&decommission).await,
     }
 }
 

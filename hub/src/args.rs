@@ -86,6 +86,8 @@ pub enum Command {
     Revoke(Revoke),
     /// Let a cluster in again whose identity was seen in two places, after the copy is gone.
     ClearQuarantine(ClearQuarantine),
+    /// Take a cluster that is gone for good out of the fleet: nothing waits for it, and its id is never let in again.
+    Decommission(Decommission),
 }
 
 /// What is refused.
@@ -105,6 +107,17 @@ pub struct ClearQuarantine {
     /// Whose, by whom and why.
     #[command(flatten)]
     pub who: Who,
+}
+
+/// Who is taken out.
+#[derive(Debug, ClapArgs)]
+pub struct Decommission {
+    /// Whose, by whom and why.
+    #[command(flatten)]
+    pub who: Who,
+    /// Although spokes of it are attached.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// An operator's word on a cluster, as the audit keeps it.

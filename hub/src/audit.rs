@@ -88,6 +88,8 @@ kinds!(
     QuarantineCleared = "quarantine_cleared",
     /// A person had certificates of a cluster refused from then on.
     CertificatesRevoked = "certificates_revoked",
+    /// A person took a cluster out of the fleet for ever: what ended with it.
+    ClusterDecommissioned = "cluster_decommissioned",
 );
 
 /// Something that was done, before it has a place in its chain.

@@ -280,7 +280,7 @@ enum Refusal {
     Hello(#[from] hello::Error),
     #[error("another cluster with another kube-system UID is attached under this id; this one says {claimed:?}")]
     ForeignUid { claimed: String },
-    #[error("this identity was seen in two places and waits for a person: {detail}")]
+    #[error("nobody attaches under this identity: {detail}")]
     Quarantined { detail: String },
     #[error("this certificate was revoked")]
     Revoked,

@@ -8,6 +8,7 @@ pub mod audit;
 pub mod budget;
 pub mod command;
 pub mod decision;
+pub mod decommission;
 pub mod fault;
 pub mod fleet;
 pub mod incident;

@@ -6,9 +6,12 @@ use anyhow::{Context as _, bail};
 use sqlx::PgPool;
 
 use crate::{
-    args::{ClearQuarantine, Revoke},
+    args::{ClearQuarantine, Decommission, Revoke},
     identity::denied::Serial,
-    store::{pool, quarantine, revocation},
+    store::{
+        decommission::{self, Outcome},
+        pool, quarantine, revocation,
+    },
     wake,
 };
 
@@ -28,10 +31,26 @@ pub(super) async fn revoke(args: &Revoke) -> anyhow::Result<()> {
 pub(super) async fn clear_quarantine(args: &ClearQuarantine) -> anyhow::Result<()> {
     let pool = pool(&args.who.database.url_past_poolers()?).await?;
     if !quarantine::quarantine_clear(&pool, &args.who.cluster, &args.who.actor(), &args.who.reason).await? {
-        bail!("cluster {} is not quarantined", args.who.cluster);
+        bail!("cluster {} is not quarantined; one that is decommissioned stays out for ever", args.who.cluster);
     }
     ring(&pool).await;
     tracing::info!(cluster.id = %args.who.cluster, "cleared: its spokes are let in when they come again");
+    Ok(())
+}
+
+/// Takes a cluster that is gone for good out of the fleet.
+pub(super) async fn decommission(args: &Decommission) -> anyhow::Result<()> {
+    let (pool, cluster) = (pool(&args.who.database.url()?).await?, &args.who.cluster);
+    let outcome = decommission::decommission(&pool, cluster, &args.who.actor(), &args.who.reason, args.force).await?;
+    let Outcome::Done { sessions, commands, nodes } = outcome else {
+        match outcome {
+            Outcome::Unknown => bail!("no cluster {cluster} has ever attached"),
+            Outcome::Before => bail!("cluster {cluster} is decommissioned already"),
+            _ => bail!("spokes of cluster {cluster} are attached: end them first, or say --force"),
+        }
+    };
+    ring(&pool).await;
+    tracing::info!(cluster.id = %cluster, sessions, commands, nodes, "decommissioned: hubs close its incidents within a second or two");
     Ok(())
 }
 

@@ -59,7 +59,12 @@ impl Guard {
             if self.denied.denies(session.cluster(), session.certificate()) {
                 session.finish("revoked", Some(goaway_long("this certificate was revoked")));
             } else if quarantined.contains(session.cluster().as_str()) {
-                session.finish("quarantined", Some(goaway_long("this identity was seen in two places and waits for a person")));
+                session.finish(
+                    "quarantined",
+                    Some(goaway_long(
+                        "nobody attaches under this identity: it was seen in two places, or its cluster is decommissioned",
+                    )),
+                );
             }
         }
         Ok(())

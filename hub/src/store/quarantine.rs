@@ -81,7 +81,8 @@ pub async fn quarantines(conn: &mut PgConnection) -> Result<Vec<String>, Error> 
     sqlx::query_scalar("SELECT cluster_id FROM quarantines").fetch_all(conn).await.label("quarantines.load")
 }
 
-/// Lets a cluster in again, and forgets whose turns were counted. False: it was not quarantined.
+/// Lets a cluster in again, and forgets whose turns were counted. False: it was not quarantined,
+/// or is decommissioned, which nothing ends.
 ///
 /// # Errors
 /// When the database fails.
@@ -93,7 +94,7 @@ pub async fn quarantine_clear(pool: &PgPool, cluster: &ClusterId, by: &str, why:
         .execute(&mut *tx)
         .await
         .label("quarantine.lock")?;
-    let cause: Option<String> = sqlx::query_scalar("DELETE FROM quarantines WHERE cluster_id = $1 RETURNING cause")
+    let cause: Option<String> = sqlx::query_scalar("DELETE FROM quarantines WHERE cluster_id = $1 AND cause <> 'decommissioned' RETURNING cause")
         .bind(cluster.as_str())
         .fetch_optional(&mut *tx)
         .await

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use gpuheal_hub::{
     identity::denied::Serial,
     store::{
+        decommission::{Outcome, decommission},
         quarantine::quarantine_clear,
         revocation::{Revoke, revoke},
     },
@@ -56,6 +57,25 @@ async fn two_processes_that_take_turns_as_one_replica_are_both_kept_out_until_a_
     assert!(!quarantine_clear(&hub.pool, &cluster("alpha"), "user/operator", "again").await.unwrap());
     Replica::attach(&hub, boot("a")).await.unwrap_or_else(|r| panic!("{r:?}"));
     assert_eq!(kinds(&hub).await, ["clone_quarantined", "quarantine_cleared"]);
+}
+
+/// Failure table, row 36.
+#[tokio::test]
+async fn a_cluster_that_is_gone_for_good_is_told_so_and_never_let_in_again() {
+    let hub = Hub::start_with_database().await;
+    let mut here = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}")).0;
+    let end = async |force| decommission(&hub.pool, &cluster("alpha"), "user/operator", "sold", force).await.unwrap();
+    assert_eq!(end(false).await, Outcome::Attached, "whoever is attached is not gone");
+    assert_eq!(end(true).await, Outcome::Done { sessions: 1, commands: 0, nodes: 0 });
+    assert!(cut(&mut here).await.contains("decommissioned"), "its stream ends");
+    assert!(!quarantine_clear(&hub.pool, &cluster("alpha"), "user/operator", "a change of mind").await.unwrap());
+    for replica in ["r0", "r1"] {
+        let reject = Replica::attach(&hub, hello("alpha", replica, None)).await.err().expect("a reject");
+        assert_eq!(reject.code(), RejectCode::Quarantined);
+        assert!(reject.reason.contains("decommissioned by user/operator: sold"), "{}", reject.reason);
+    }
+    Replica::attach(&hub, hello("beta", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(kinds(&hub).await, ["cluster_decommissioned"]);
 }
 
 /// Failure table, row 26.

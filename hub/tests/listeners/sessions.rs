@@ -148,6 +148,23 @@ async fn leadership_is_what_the_last_heartbeat_proved() {
     }
 }
 
+/// Failure table, row 37.
+#[tokio::test]
+async fn a_fault_that_the_standby_alone_was_told_of_is_kept_and_the_leaders_own_sight_of_it_adds_none() {
+    let hub = Hub::start_with_database().await;
+    let (mut leader, _) = Replica::attach(&hub, hello("alpha", "r0", Some(3))).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let (mut standby, _) = Replica::attach(&hub, hello("alpha", "r1", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    for (replica, stream) in [(&mut standby, "stream-of-r1"), (&mut leader, "stream-of-r0")] {
+        let batch = v1::FaultBatch { stream_id: stream.into(), first_seq: 1, faults: vec![fault("alpha")] };
+        replica.send(Up::FaultBatch(batch)).await;
+        let ack = replica.next_of(|message| if let Message::FaultAck(ack) = message { Some(ack) } else { None }).await;
+        let ack = ack.unwrap_or_else(|| panic!("the session of {stream} ended"));
+        assert_eq!((ack.stream_id.as_str(), ack.persisted_upto), (stream, 1));
+        let faults: i64 = sqlx::query_scalar("SELECT count(*) FROM faults").fetch_one(&hub.pool).await.unwrap();
+        assert_eq!(faults, 1);
+    }
+}
+
 #[tokio::test]
 async fn a_fault_is_acked_while_a_status_before_it_waits() {
     let hub = Hub::start_with_database().await;

@@ -5,6 +5,7 @@ mod adopting;
 mod at_once;
 mod chain;
 mod deciding;
+mod decommissioning;
 mod dying;
 mod explaining;
 mod growth;
