@@ -40,7 +40,7 @@ pub(super) async fn clear_quarantine(args: &ClearQuarantine) -> anyhow::Result<(
 
 /// Takes a cluster that is gone for good out of the fleet.
 pub(super) async fn decommission(args: &Decommission) -> anyhow::Result<()> {
-    let (pool, cluster) = (pool(&args.who.database.url()?).await?, &args.who.cluster);
+    let (pool, cluster) = (pool(&args.who.database.url_past_poolers()?).await?, &args.who.cluster);
     let outcome = decommission::decommission(&pool, cluster, &args.who.actor(), &args.who.reason, args.force).await?;
     let Outcome::Done { sessions, commands, nodes } = outcome else {
         match outcome {
