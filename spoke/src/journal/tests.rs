@@ -195,6 +195,28 @@ async fn a_byte_flipped_anywhere_costs_one_record_that_is_told_as_a_gap() {
     }
 }
 
+/// Failure table, row 24.
+#[test]
+fn a_segment_that_is_gone_is_told_as_a_gap_and_the_ack_past_it_says_that_faults_were_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { segment_bytes: 1, ..Limits::default() };
+    let now = Duration::from_secs(1000);
+    let mut disk = Disk::open(dir.path(), limits).unwrap();
+    for code in ["79", "48", "62"] {
+        disk.append(vec![v1::Fault::from(&fault(code)).encode_to_vec().into()], vec![], now).unwrap();
+    }
+    let stream = disk.head().0;
+    drop(disk);
+    let holds = |path: &PathBuf, code: &[u8]| fs::read(path).unwrap().windows(4).any(|four| four == [b"\x2a\x02", code].concat());
+    let middle: Vec<_> = segments(dir.path()).into_iter().filter(|path| holds(path, b"48")).collect();
+    assert_eq!(middle.len(), 1, "each fault has a segment of its own");
+    fs::remove_file(&middle[0]).unwrap();
+    let mut disk = Disk::open(dir.path(), limits).unwrap();
+    assert_eq!(all(&disk, &stream), (vec!["79".to_owned(), "62".to_owned()], vec![(2, 2)]));
+    assert!(!disk.acked(&stream, 1, now));
+    assert!(disk.acked(&stream, 2, now), "what still stands is told again once the hub knows");
+}
+
 #[tokio::test]
 async fn a_full_journal_says_so_and_takes_more_once_the_hub_has_acked() {
     let dir = tempfile::tempdir().unwrap();
