@@ -12,7 +12,7 @@ use gpuheal_proto::{
 };
 use prost::Message as _;
 use tokio::{sync::mpsc, time::Instant};
-use tonic::Streaming;
+use tonic::{Code, Status, Streaming};
 
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
 use crate::{
@@ -30,7 +30,8 @@ use crate::{
 const SETTINGS_ERRORS_MAX: usize = 32;
 
 /// Messages of one track that may wait: past it the stream is not read, and the spoke's own bounds hold. Three tracks of
-/// four messages of 1 MiB at most are 12 MiB for the worst of spokes.
+/// four messages of 1 MiB at most are 12 MiB for a spoke that sends all it may. One that sends what is small on the wire and large
+/// in memory, 8 MiB at most, makes them 96.
 const WAITING_MAX: usize = 4;
 
 /// Where messages wait. Each track keeps its order and waits for nothing but itself: a fault is not held up by the
@@ -81,7 +82,7 @@ async fn read(inner: &Inner, session: &Session, flow: &Flow, mut up: Streaming<A
             Some(Ok(Some(message))) => message,
             Some(Ok(None)) | None => return,
             Some(Err(status)) => {
-                tracing::debug!(cluster.id = %session.cluster(), replica.id = %session.replica(), status = %status, "stream broke");
+                broke(session, &status);
                 return;
             }
         };
@@ -97,6 +98,15 @@ async fn read(inner: &Inner, session: &Session, flow: &Flow, mut up: Streaming<A
             }
             None => one(inner, session, flow, message).await,
         }
+    }
+}
+
+/// A network that breaks is nothing to tell; a message that no spoke of ours sends is.
+fn broke(session: &Session, status: &Status) {
+    if matches!(status.code(), Code::ResourceExhausted | Code::OutOfRange) {
+        tracing::warn!(cluster.id = %session.cluster(), replica.id = %session.replica(), status = %status, "a message over the limits ended its stream");
+    } else {
+        tracing::debug!(cluster.id = %session.cluster(), replica.id = %session.replica(), status = %status, "stream broke");
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod delivery;
+mod frames;
 mod hub;
 mod identities;
 mod lists;
