@@ -54,12 +54,14 @@ CREATE TABLE incident_faults (
     level text NOT NULL,
     verdict text NOT NULL DEFAULT '',
     added_at timestamptz NOT NULL,
+    node_uid text NOT NULL,
     CONSTRAINT incident_faults_pkey PRIMARY KEY (cluster_id, incident_id, fault_key, episode),
     CONSTRAINT incident_faults_incident FOREIGN KEY (cluster_id, incident_id) REFERENCES incidents (cluster_id, incident_id),
     CONSTRAINT incident_faults_fault FOREIGN KEY (cluster_id, fault_key, episode) REFERENCES faults (cluster_id, fault_key, episode),
     CONSTRAINT incident_faults_level_known CHECK (level IN ('P0', 'P1', 'P2'))
 );
 CREATE INDEX incident_faults_by_fault ON incident_faults (cluster_id, fault_key, episode);
+CREATE INDEX incident_faults_suspects ON incident_faults (cluster_id, added_at, node_uid) WHERE level <> 'P2';
 COMMENT ON TABLE incident_faults IS 'Which episodes an incident holds; one that became worse after its incident closed is held by a second';
 COMMENT ON COLUMN incident_faults.cluster_id IS 'Cluster of both';
 COMMENT ON COLUMN incident_faults.incident_id IS 'The incident';
@@ -68,6 +70,7 @@ COMMENT ON COLUMN incident_faults.episode IS 'Its episode';
 COMMENT ON COLUMN incident_faults.level IS 'Level that policy last gave this fault';
 COMMENT ON COLUMN incident_faults.verdict IS 'What the last decision made of it, and why';
 COMMENT ON COLUMN incident_faults.added_at IS 'When it joined';
+COMMENT ON COLUMN incident_faults.node_uid IS 'The incident''s node: how many nodes turned suspect lately is asked at each judgement, of the index alone';
 
 CREATE TABLE decisions (
     cluster_id text NOT NULL,

@@ -91,26 +91,29 @@ impl One {
     async fn run(self, stop: CancellationToken) {
         let mut leadership = self.deps.leadership.clone();
         let mut settings = self.deps.settings.changes();
+        // All exporters are looked at at once when something changed: a takeover is one scrape away. From there each goes over to
+        // a beat of its own, so that their pages come spread over the interval and never a thousand at a time.
+        let mut in_step = true;
         loop {
-            // The first look at once: a takeover is one scrape away. Then each exporter keeps its own beat.
             let leads = leadership.borrow_and_update().transitions().is_some();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.once() => {}
             }
+            let wait = self.wait(leads, std::mem::take(&mut in_step));
             tokio::select! {
                 () = stop.cancelled() => return,
-                Ok(()) = leadership.changed() => {}
-                Ok(()) = settings.changed() => {}
-                () = tokio::time::sleep(self.wait(leads)) => {}
+                Ok(()) = leadership.changed() => in_step = true,
+                Ok(()) = settings.changed() => in_step = true,
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    fn wait(&self, leads: bool) -> Duration {
-        let interval = self.deps.settings.detect().scrape_interval;
-        let times = if leads { 1 } else { STANDBY_INTERVALS };
-        (interval * times).mul_f64(0.9 + 0.2 * crate::chance::chance(0.5))
+    fn wait(&self, leads: bool, in_step: bool) -> Duration {
+        let interval = self.deps.settings.detect().scrape_interval * if leads { 1 } else { STANDBY_INTERVALS };
+        let chance = crate::chance::chance(0.5);
+        interval.mul_f64(if in_step { chance } else { 0.9 + 0.2 * chance })
     }
 
     #[tracing::instrument(name = "spoke.scrape", skip_all, fields(node.name = %self.target.node))]

@@ -118,7 +118,7 @@ async fn incident(
     }
     decision_insert(conn, cluster, change, decision, (policy.revision, &policy.digest), now).await?;
     let held: Vec<&KnownFault> = snapshot.faults.iter().filter(|fault| change.fault_keys.contains(&fault.key)).collect();
-    Ok(incident_faults_put(conn, cluster, change.id, &held, &decision.verdicts, now).await?)
+    Ok(incident_faults_put(conn, cluster, (&snapshot.node.reference.uid, change.id), &held, &decision.verdicts, now).await?)
 }
 
 fn incident_of(snapshot: &Snapshot, decision: &Decision) -> Option<IncidentId> {

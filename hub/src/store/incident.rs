@@ -111,7 +111,7 @@ pub async fn incident_recheck(
 pub async fn incident_faults_put(
     conn: &mut PgConnection,
     cluster: &ClusterId,
-    incident: IncidentId,
+    (node, incident): (&NodeUid, IncidentId),
     faults: &[&KnownFault],
     verdicts: &[Verdict],
     now: Timestamp,
@@ -123,8 +123,8 @@ pub async fn incident_faults_put(
     let level = |fault: &&KnownFault| verdict(fault).map_or("P2", |verdict| verdict.level.as_str());
     let words = |fault: &&KnownFault| verdict(fault).map(|verdict| verdict.reason.clone()).unwrap_or_default();
     sqlx::query(
-        "INSERT INTO incident_faults AS f (cluster_id, incident_id, fault_key, episode, level, verdict, added_at) \
-         SELECT $1, $2, e.*, $7 FROM unnest($3::bytea[], $4::int[], $5::text[], $6::text[]) AS e \
+        "INSERT INTO incident_faults AS f (cluster_id, incident_id, fault_key, episode, level, verdict, added_at, node_uid) \
+         SELECT $1, $2, e.*, $7, $8 FROM unnest($3::bytea[], $4::int[], $5::text[], $6::text[]) AS e \
          ON CONFLICT (cluster_id, incident_id, fault_key, episode) DO UPDATE SET level = excluded.level, verdict = excluded.verdict \
          WHERE (f.level, f.verdict) IS DISTINCT FROM (excluded.level, excluded.verdict)",
     )
@@ -135,6 +135,7 @@ pub async fn incident_faults_put(
     .bind(faults.iter().map(level).collect::<Vec<_>>())
     .bind(faults.iter().map(words).collect::<Vec<_>>())
     .bind(to_db(now))
+    .bind(node.as_str())
     .execute(conn)
     .await
     .label("incident_faults.put")?;

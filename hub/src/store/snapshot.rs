@@ -215,9 +215,8 @@ async fn story(
          ARRAY (SELECT m.created_at FROM commands m WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.created_at >= $3 \
            AND m.action IN ('mark', 'evict') AND m.incident_id IS DISTINCT FROM i.incident_id AND m.started_at IS NOT NULL \
            ORDER BY m.created_at) AS attempts, \
-         (SELECT count(DISTINCT o.node_uid) FROM incidents o JOIN incident_faults f USING (cluster_id, incident_id) \
-           WHERE o.cluster_id = $1 AND o.opened_at >= $4 - interval '1 day' AND o.node_uid <> $2 AND f.added_at >= $4 \
-           AND f.level <> 'P2') AS newly_suspect \
+         (SELECT count(DISTINCT f.node_uid) FROM incident_faults f \
+           WHERE f.cluster_id = $1 AND f.added_at >= $4 AND f.node_uid <> $2 AND f.level <> 'P2') AS newly_suspect \
          FROM (SELECT) one LEFT JOIN nodes n ON n.cluster_id = $1 AND n.node_uid = $2 \
          LEFT JOIN incidents i ON i.cluster_id = $1 AND i.node_uid = $2 AND i.closed_at IS NULL \
          LEFT JOIN cooldowns w ON w.cluster_id = $1 AND w.node_uid = $2",
