@@ -161,6 +161,9 @@ pub enum Error {
 mod tests {
     use std::str::FromStr as _;
 
+    use gpuheal_ctl::pki::{Authority, Leaf};
+    use rustls::{ServerConfig, pki_types::PrivateKeyDer};
+
     use super::*;
 
     fn place(url: &str) -> Result<Place, Error> {
@@ -182,6 +185,59 @@ mod tests {
         let url = "postgres://h/d?sslmode=disable&sslrootcert=old&ssl-ca=%2Fetc%2Fca+one%zz.crt#x=y";
         assert_eq!(parameter(url, &["sslrootcert", "ssl-ca"]).as_deref(), Some("/etc/ca one%zz.crt"));
         assert_eq!(parameter("postgres://h/d", &["sslrootcert"]), None);
+    }
+
+    /// A pooler as far as its TLS goes: answers the request with `answer` and, if that is yes, greets over TLS.
+    async fn answering(authority: &Authority, answer: u8) -> u16 {
+        let leaf = authority.issue(&Leaf { dns: vec!["localhost".into()], ..Leaf::hub("d") }).unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(leaf.cert_pem.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(leaf.key_pem.as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            let mut asked = [0; 8];
+            tcp.read_exact(&mut asked).await.unwrap();
+            assert_eq!(asked, SSL_REQUEST);
+            tcp.write_all(&[answer]).await.unwrap();
+            if let Ok(mut tls) = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(tcp).await {
+                tls.write_all(b"hello").await.unwrap();
+                tls.flush().await.unwrap();
+                let _ended = tls.read(&mut asked).await;
+            }
+        });
+        port
+    }
+
+    async fn over_tls(trusted: &Authority, host: &str, port: u16) -> Result<Box<dyn Duplex>, Error> {
+        let roots = tempfile::NamedTempFile::new().unwrap();
+        fs::write(roots.path(), trusted.cert_pem()).unwrap();
+        let (path, mode) = (roots.path().display(), "sslmode=verify-full");
+        place(&format!("postgres://ops@{host}:{port}/fleet?{mode}&sslrootcert={path}")).unwrap().connect().await
+    }
+
+    #[tokio::test]
+    async fn tls_is_spoken_with_whom_the_ca_vouches_for_under_that_name_and_with_nobody_else() {
+        let now = crate::clock::now();
+        let (ours, other) = (Authority::new("d", 30, now).unwrap(), Authority::new("d", 30, now).unwrap());
+        let mut greeted = [0; 5];
+        let mut server = over_tls(&ours, "localhost", answering(&ours, b'S').await).await.unwrap();
+        server.read_exact(&mut greeted).await.unwrap();
+        assert_eq!(&greeted, b"hello");
+        for (trusted, host, answer, why) in [
+            (&other, "localhost", b'S', "certificate"),
+            (&ours, "127.0.0.1", b'S', "certificate"),
+            (&ours, "localhost", b'N', "it speaks no TLS"),
+        ] {
+            let Err(error) = over_tls(trusted, host, answering(&ours, answer).await).await else { panic!("{host}: {why}") };
+            assert!(error.to_string().contains(why), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -96,8 +96,10 @@ impl<'a> Rewriter<'a> {
         out.put_slice(&framed(Some(b'P'), &[b"\0", &statement]));
         self.unnamed = None;
         if !name.is_empty() {
+            // Copies: a piece of what was read would keep all of it.
+            let name = Bytes::copy_from_slice(&name);
             self.unnamed = Some(name.clone());
-            self.kept.insert(name, statement);
+            self.kept.insert(name, Bytes::copy_from_slice(&statement));
         }
     }
 
@@ -106,7 +108,8 @@ impl<'a> Rewriter<'a> {
         if name.is_empty() || self.unnamed.as_ref() == Some(name) {
             return Ok(());
         }
-        let statement = self.kept.get(name).ok_or_else(|| Error::Unknown { name: String::from_utf8_lossy(name).into_owned() })?;
+        let unknown = || Error::Unknown { name: String::from_utf8_lossy(name).into_owned() };
+        let (name, statement) = self.kept.get_key_value(name).ok_or_else(unknown)?;
         out.put_slice(&framed(Some(b'P'), &[b"\0", statement]));
         self.unnamed = Some(name.clone());
         Ok(())
