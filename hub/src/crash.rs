@@ -1,24 +1,21 @@
-//! Fail points: places with a name at which a test build dies when `FAILPOINTS` says so (docs/link.md, *Failure table*).
-//! In every other build `dies_at!` is nothing: without the feature `fail-points` there is not even a crate to ask.
+//! Fail points: places with a name at which a test build dies when it is told to (docs/link.md, *Failure table*). In every
+//! other build `dies_at!` is nothing: without the feature `fail-points` there is no function to call.
 
 /// Dies here, if this build may and was told to.
 macro_rules! dies_at {
     ($point:literal) => {
         #[cfg(feature = "fail-points")]
-        ::fail::fail_point!($point);
+        crate::crash::at($point);
     };
 }
 
-/// Arms the points that `FAILPOINTS` names, each as `point=panic`, until the program ends. A panic then ends it where it
-/// is, as a crash would: nothing is unwound, flushed, closed or given back.
-///
-/// # Panics
-/// When `FAILPOINTS` cannot be read.
+/// Ends the program where it is when `FAILPOINTS` names this point, as a crash would: nothing is unwound, flushed, closed or
+/// given back.
 #[cfg(feature = "fail-points")]
-pub fn arm() {
-    std::panic::set_hook(Box::new(|panic| {
-        eprintln!("{panic}");
+#[expect(clippy::disallowed_methods, reason = "no build that ships has this, nor an argument for it")]
+pub(crate) fn at(point: &str) {
+    if std::env::var("FAILPOINTS").is_ok_and(|named| named == point) {
+        eprintln!("dies at {point}");
         std::process::abort();
-    }));
-    std::mem::forget(fail::FailScenario::setup());
+    }
 }

@@ -3,7 +3,7 @@
 //! in `clock`, private keys in `sign`, flags in `args`.
 
 #[macro_use]
-pub mod crash;
+mod crash;
 
 pub mod app;
 pub mod args;

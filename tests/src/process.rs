@@ -14,7 +14,7 @@ const READY_WITHIN: Duration = Duration::from_secs(180);
 /// How long a program may take to end after it was asked to.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// What the programs of the crash tests, and no others, read: at which points they die.
+/// What the programs of the crash tests, and no others, read: at which point they die.
 const FAILPOINTS: &str = "FAILPOINTS";
 
 /// One running program.
@@ -46,7 +46,7 @@ impl Process {
         }
         command.env_remove(FAILPOINTS);
         if let Some(point) = at {
-            command.env(FAILPOINTS, format!("{point}=panic"));
+            command.env(FAILPOINTS, point);
         }
         let child = command
             .args(args)

@@ -42,9 +42,10 @@ fn functions() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     all_sources(|text| {
         found.extend(text.split("fn ").skip(1).filter_map(name).map(str::to_owned));
-        // Of a macro that makes one test of each line `name: Mutation within seeds`.
-        let made = text.lines().filter(|line| line.contains(" within ")).filter_map(|line| line.trim().split_once(": "));
-        found.extend(made.map(|(name, _)| name.to_owned()));
+        // Of a macro that makes one test of each line `name: Mutation within seeds`, or `at seed`.
+        let made = text.lines().filter(|line| line.contains(" within ") || line.contains(" at "));
+        let made = made.filter_map(|line| line.trim().split_once(": ")).map(|(name, _)| name);
+        found.extend(made.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')).map(str::to_owned));
     });
     found
 }
