@@ -7,6 +7,7 @@ mod complain;
 mod evidence;
 mod nodes;
 mod page;
+mod telling;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use gpuheal_spoke_core::{
-    derive::{Evidence, EvidenceState, Held, NodePart, Outcome, Settings as Detect},
+    derive::{Held, NodePart, Outcome, Settings as Detect},
     scrape::webhook,
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -42,8 +43,9 @@ use crate::{
 
 use again::Again;
 use complain::Complaints;
-use evidence::{CLEARED_KEPT, Pending};
+use evidence::Pending;
 use nodes::Lookup;
+use telling::Telling;
 
 /// How often silence is looked at.
 const TICK: Duration = Duration::from_secs(5);
@@ -323,7 +325,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut standing = wanted.borrow().standing;
     let mut again = Again::new(&derive.deps.journal);
-    let mut audience = None;
+    let mut telling = Telling::default();
     loop {
         let names: BTreeSet<String> = tokio::select! {
             () = cancel.cancelled() => return,
@@ -346,7 +348,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell(&mut audience);
+                derive.tell(&mut telling);
                 continue;
             }
             () = again.due() => {
@@ -356,7 +358,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
             Ok(()) = wanted.changed() => {
                 let now = wanted.borrow_and_update().standing;
                 if std::mem::replace(&mut standing, now) != now {
-                    derive.tell_all();
+                    telling.owe_all(derive.nodes_with_faults());
                 }
                 continue;
             }
@@ -376,44 +378,48 @@ impl Derive {
         (shortest / 2).clamp(NODES_EVERY_MIN, NODES_EVERY_MAX)
     }
 
-    /// Sends what gathered, while this replica leads and a hub listens. `told` is the reign and the session to which it was
-    /// sent last: another one is told first how everything stands.
-    fn tell(&self, told: &mut Option<(u64, u64)>) {
+    /// Sends what gathered, while this replica leads and a hub listens. Another reign or session is told first how everything
+    /// stands, node by node, so that what is new is not pushed out by it.
+    fn tell(&self, telling: &mut Telling) {
         let reign = self.deps.leadership.borrow().transitions();
         let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
         let now = clock::boottime();
-        if *told == Some(audience) {
+        if telling.begins(audience, clock::wall()) {
+            self.pending.lock().expect("no holder of this lock panics").begin();
+            telling.owe(self.nodes_with_faults());
+        } else if telling.owes_nothing() {
             self.pending.lock().expect("no holder of this lock panics").lives(now);
-        } else {
-            self.tell_standing(told.is_none());
-            *told = Some(audience);
         }
-        let mut pending = self.pending.lock().expect("no holder of this lock panics");
         while let Ok(permit) = self.deps.evidence.try_reserve() {
-            let Some(batch) = pending.next(now) else { return };
+            self.gather(telling);
+            let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else { return };
             permit.send(batch);
         }
     }
 
-    /// How everything stands that has not cleared is to be told, and what has cleared since the hub is sure to have heard.
-    fn tell_standing(&self, first: bool) {
-        let unsure = self.pending.lock().expect("no holder of this lock panics").unsure();
-        let standing: Vec<Evidence> = {
-            let held = self.held.lock().expect("no holder of this lock panics");
-            let unheard = |item: &Evidence| item.state != EvidenceState::Clear || unsure.contains(&item.key);
-            if first {
-                held.evidence_since(clock::wall().before(CLEARED_KEPT))
-            } else {
-                held.evidence().into_iter().filter(unheard).collect()
+    /// Adds what is owed until a message is full.
+    fn gather(&self, telling: &mut Telling) {
+        while self.has_room()
+            && let Some((uid, cleared)) = telling.next()
+        {
+            let standing = {
+                let held = self.held.lock().expect("no holder of this lock panics");
+                held.evidence_of(&uid, cleared.unwrap_or(Timestamp::EPOCH))
+            };
+            let mut pending = self.pending.lock().expect("no holder of this lock panics");
+            match cleared {
+                Some(_) => pending.put(&standing),
+                None => pending.put_unheard(&standing),
             }
-        };
-        self.pending.lock().expect("no holder of this lock panics").put(&standing);
+        }
     }
 
-    /// How every known fault stands is to be told anew.
-    fn tell_all(&self) {
-        let all = self.held.lock().expect("no holder of this lock panics").evidence();
-        self.pending.lock().expect("no holder of this lock panics").put(&all);
+    fn has_room(&self) -> bool {
+        self.pending.lock().expect("no holder of this lock panics").has_room()
+    }
+
+    fn nodes_with_faults(&self) -> Vec<NodeUid> {
+        self.held.lock().expect("no holder of this lock panics").nodes_with_faults()
     }
 }
 

@@ -230,11 +230,11 @@ impl Held {
         self.nodes.values().flat_map(|part| part.known.evidence()).collect()
     }
 
-    /// How all known faults stand but those that were told as cleared before `cleared`, to be told to a hub that may have
+    /// How a node's known faults stand but those that were told as cleared before `cleared`, to be told to a hub that may have
     /// missed what was told since.
     #[must_use]
-    pub fn evidence_since(&self, cleared: Timestamp) -> Vec<Evidence> {
-        self.nodes.values().flat_map(|part| part.known.evidence_since(cleared)).collect()
+    pub fn evidence_of(&self, uid: &NodeUid, cleared: Timestamp) -> Vec<Evidence> {
+        self.nodes.get(uid).into_iter().flat_map(|part| part.known.evidence_since(cleared)).collect()
     }
 
     /// The GPUs whose rows the node's last page had.

@@ -5,26 +5,20 @@
 //! again as long as it is; that one has cleared is told once, so such words are remembered until the session that carried
 //! them has outlived every way in which they could have been lost, and told again in the next one if it has not.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
     ids::FaultKey,
     limits::{DEAD_AFTER, EVIDENCE_MAX},
     link::v1,
 };
-use gpuheal_spoke_core::derive::Evidence;
+use gpuheal_spoke_core::derive::{Evidence, EvidenceState};
 
 /// Most keys that wait: what 40 full messages carry, which is 40 s. As many are remembered as told and not sure.
 const KEYS_MAX: usize = 40 * EVIDENCE_MAX;
 /// A word that was told in a session that still lives so much later has arrived: a dead stream ends after 45 s, and a hub
 /// that cannot keep it gives up after 30 s, for it and for each of at most 5 messages before it: 225 s.
 const ARRIVED_AFTER: Duration = Duration::from_secs(DEAD_AFTER.as_secs() + 6 * 30);
-/// Of a process before this one nobody knows when it died and what it had told by then: what has cleared within the hour is
-/// told by the next. A spoke that is down for longer has people looking at it.
-pub(super) const CLEARED_KEPT: Duration = Duration::from_secs(3600);
 
 /// Evidence on its way.
 #[derive(Debug, Default)]
@@ -43,6 +37,26 @@ impl Pending {
             }
             self.items.insert(item.key, item.into());
         }
+    }
+
+    /// All that waits is about to be told anew as it then stands.
+    pub(super) fn begin(&mut self) {
+        let cleared = |(key, item): (FaultKey, v1::Evidence)| (item.state() == v1::EvidenceState::Clear).then_some(key);
+        for key in std::mem::take(&mut self.items).into_iter().filter_map(cleared) {
+            self.remember(key, v1::EvidenceState::Clear, Duration::ZERO);
+        }
+    }
+
+    /// As [`Self::put`], but for what has cleared and the hub is sure to have heard.
+    pub(super) fn put_unheard(&mut self, evidence: &[Evidence]) {
+        let unheard = |item: &&Evidence| item.state != EvidenceState::Clear || self.unsure.contains_key(&item.key);
+        let unheard: Vec<Evidence> = evidence.iter().filter(unheard).copied().collect();
+        self.put(&unheard);
+    }
+
+    /// Less than a message waits.
+    pub(super) fn has_room(&self) -> bool {
+        self.items.len() < EVIDENCE_MAX
     }
 
     /// The next message.
@@ -73,19 +87,12 @@ impl Pending {
         let waits = &self.items;
         self.unsure.retain(|key, told| waits.contains_key(key) || now.saturating_sub(*told) < ARRIVED_AFTER);
     }
-
-    /// Keys of which it is not sure that the hub has heard that they have cleared.
-    pub(super) fn unsure(&self) -> BTreeSet<FaultKey> {
-        self.unsure.keys().copied().collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuheal_proto::time::Timestamp;
-    use gpuheal_spoke_core::derive::EvidenceState;
-
     use super::*;
+    use gpuheal_proto::time::Timestamp;
 
     fn evidence(key: u8, state: EvidenceState) -> Evidence {
         let key = FaultKey::parse(&format!("{key:02x}").repeat(32)).unwrap();
@@ -100,14 +107,15 @@ mod tests {
         let told = Duration::from_secs(1000);
         assert_eq!(pending.next(told).unwrap().items.len(), 2);
         pending.lives(told + ARRIVED_AFTER - Duration::from_secs(1));
-        assert_eq!(pending.unsure(), [clear.key].into());
         // The session ended, and another tells it again: it is as unsure as before.
-        pending.put(&[clear]);
+        pending.put_unheard(&[clear]);
         pending.lives(told + ARRIVED_AFTER * 2);
-        assert_eq!(pending.unsure(), [clear.key].into(), "it waits to be told");
+        assert_eq!(pending.next(told + ARRIVED_AFTER * 2).unwrap().items.len(), 1);
+        pending.put_unheard(&[clear]);
         assert_eq!(pending.next(told + ARRIVED_AFTER * 2).unwrap().items.len(), 1);
         pending.lives(told + ARRIVED_AFTER * 3);
-        assert!(pending.unsure().is_empty());
+        pending.put_unheard(&[clear, seen]);
+        assert_eq!(pending.next(told + ARRIVED_AFTER * 3).unwrap().items.len(), 1, "what is seen is told to everybody");
     }
 
     #[test]
@@ -117,6 +125,7 @@ mod tests {
             pending.put(&[evidence(1, state)]);
             assert!(pending.next(Duration::ZERO).is_some());
         }
-        assert!(pending.unsure().is_empty());
+        pending.put_unheard(&[evidence(1, EvidenceState::Clear)]);
+        assert!(pending.next(Duration::ZERO).is_none());
     }
 }

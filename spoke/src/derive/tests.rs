@@ -259,27 +259,50 @@ async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));
     let derive = Arc::clone(&cluster.derive);
-    let (mut audience, now) = (None, clock::wall());
+    let (mut telling, now) = (Telling::default(), clock::wall());
     for (at_s, failed) in [(0, 0), (60, 1)] {
         let page = remapping(failed, at_s + 1);
         derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
     }
-    derive.tell(&mut audience);
+    derive.tell(&mut telling);
     assert_eq!(told(&mut cluster), [Seen]);
     derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
-    derive.tell(&mut audience);
+    derive.tell(&mut telling);
     assert_eq!(told(&mut cluster), [Clear]);
-    derive.tell(&mut audience);
+    derive.tell(&mut telling);
     assert_eq!(told(&mut cluster), [], "once in a session");
     // That one was dead already when it was told.
     cluster.attachment.send_replace(Attachment::default());
-    derive.tell(&mut audience);
+    derive.tell(&mut telling);
     assert_eq!(told(&mut cluster), [], "to nobody");
     cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
-    derive.tell(&mut audience);
+    derive.tell(&mut telling);
     assert_eq!(told(&mut cluster), [Clear]);
     // And the next process tells what its predecessor may not have got across.
-    let mut anew = None;
-    derive.tell(&mut anew);
+    derive.tell(&mut Telling::default());
     assert_eq!(told(&mut cluster), [Clear]);
+}
+
+#[tokio::test]
+async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for_want_of_room() {
+    use v1::EvidenceState::Seen;
+    let mut cluster = TestCluster::new().await;
+    let (derive, now) = (Arc::clone(&cluster.derive), clock::wall());
+    // More than one message can carry.
+    let nodes = 300;
+    for n in 0..nodes {
+        let name = format!("n{n}");
+        cluster.node(&name, &json!({}));
+        let target = Target { node: name, url: "http://10.0.0.1:9400/metrics".into(), start: "p/0".into() };
+        for (at_s, failed) in [(0, 0), (60, 1)] {
+            let page = remapping(failed, at_s + 1);
+            derive.page(&target, Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
+        }
+    }
+    let mut telling = Telling::default();
+    for generation in [7, 8] {
+        cluster.attachment.send_replace(Attachment { generation: Some(generation), ..Attachment::default() });
+        derive.tell(&mut telling);
+        assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
+    }
 }

@@ -162,14 +162,13 @@ impl Spoke {
     }
 
     fn tell_standing(&mut self) {
+        let first = self.told.evidence.is_none();
+        let since = if first { self.now.wall.before(CLEARED_KEPT) } else { Timestamp::EPOCH };
         let unsure = &self.told.unsure;
-        let unheard = |item: &Evidence| item.state != EvidenceState::Clear || unsure.contains_key(&item.key);
-        let standing: Vec<Evidence> = if self.told.evidence.is_none() {
-            self.held.evidence_since(self.now.wall.before(CLEARED_KEPT))
-        } else {
-            self.held.evidence().into_iter().filter(unheard).collect()
-        };
-        for evidence in standing {
+        let unheard = |item: &Evidence| first || item.state != EvidenceState::Clear || unsure.contains_key(&item.key);
+        let nodes = self.held.nodes_with_faults();
+        let standing = nodes.iter().flat_map(|uid| self.held.evidence_of(uid, since)).filter(unheard);
+        for evidence in standing.collect::<Vec<_>>() {
             self.evidence.insert(evidence.key, (&evidence).into());
         }
     }
