@@ -109,7 +109,7 @@ mod tests {
         let mut lost = HealAction::clone(&action(1, true, "SUCCEEDED"));
         lost.spec.envelope = "c2lnbmVk".into();
         tell_again(&reports, again(vec![Arc::new(lost)], true), || true).await;
-        let told = down.recv().await.unwrap();
+        let told = down.try_recv().unwrap();
         assert_eq!((told.command_id.as_str(), &told.envelope[..]), ("000001", &b"signed"[..]), "as it was signed");
     }
 }
