@@ -45,7 +45,7 @@ fn functions() -> BTreeSet<String> {
         // Of a macro that makes one test of each line `name: Mutation within seeds`, or `at seed`.
         let made = text.lines().filter(|line| line.contains(" within ") || line.contains(" at "));
         let made = made.filter_map(|line| line.trim().split_once(": ")).map(|(name, _)| name);
-        found.extend(made.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '_')).map(str::to_owned));
+        found.extend(made.filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).map(str::to_owned));
     });
     found
 }
