@@ -1,12 +1,15 @@
 //! Behind PgBouncer in transaction mode, as Debian ships it: two transactions of one client rarely meet the same connection to the
 //! server, and nothing that a session keeps is there in the next.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::Path, str::FromStr as _, sync::Arc, time::Duration};
 
 use gpuheal_hub::{app, args::Args, ingest::Ingest, store::pool::Way, wake::Wake};
 use gpuheal_proto::{envelope, link::v1};
 use prost::Message as _;
-use sqlx::PgPool;
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::world::{HEAL, World, batch, cluster, node, signer, xid79};
@@ -51,32 +54,43 @@ async fn a_fault_becomes_one_signed_command_through_a_pooler_in_transaction_mode
     assert!(intact.broken.is_none(), "{intact:?}");
 }
 
+/// Eight connections at once, each of which gives its statements the names that the others use too, in another order, and uses each
+/// outside of transactions. How many connections to the server each met.
+async fn ask(pool: &PgPool) -> Vec<Result<usize, sqlx::Error>> {
+    let asks = (0..8_i64).map(|who| async move {
+        let mut conn = pool.acquire().await?;
+        let mut servers = BTreeSet::new();
+        for turn in 0..50_i64 {
+            let order = if (who + turn) % 2 == 0 { [7, 9] } else { [9, 7] };
+            for which in order {
+                let sum = if which == 7 { "SELECT $1 + 7, pg_backend_pid()" } else { "SELECT $1 + 9, pg_backend_pid()" };
+                let (got, server): (i64, i32) = sqlx::query_as(sum).bind(turn).fetch_one(&mut *conn).await?;
+                if got != turn + which {
+                    return Err(sqlx::Error::Protocol("another connection's statement was run".to_owned()));
+                }
+                servers.insert(server);
+            }
+        }
+        Ok(servers.len())
+    });
+    futures::future::join_all(asks).await
+}
+
 #[tokio::test]
 async fn what_two_connections_prepared_under_one_name_is_never_mixed_up() {
     let way = way().await;
-    let pool = pool(&way).await;
-    // Each connection of the pool gives its statements the same names in another order, and uses each outside of transactions.
-    let asks = (0..8_i64).map(|who| {
-        let pool = pool.clone();
-        async move {
-            let mut conn = pool.acquire().await.unwrap();
-            let mut servers = BTreeSet::new();
-            for turn in 0..50_i64 {
-                let (a, b) = if (who + turn) % 2 == 0 { (7, 9) } else { (9, 7) };
-                for which in [a, b] {
-                    let (got, server): (i64, i32) = match which {
-                        7 => sqlx::query_as("SELECT $1 + 7, pg_backend_pid()").bind(turn).fetch_one(&mut *conn).await.unwrap(),
-                        _ => sqlx::query_as("SELECT $1 + 9, pg_backend_pid()").bind(turn).fetch_one(&mut *conn).await.unwrap(),
-                    };
-                    assert_eq!(got, turn + which);
-                    servers.insert(server);
-                }
-            }
-            servers.len()
-        }
-    });
-    let met = futures::future::join_all(asks).await;
+    let met: Vec<usize> = ask(&pool(&way).await).await.into_iter().map(Result::unwrap).collect();
     assert!(met.iter().any(|servers| *servers > 1), "the pooler did change servers: {met:?}");
+}
+
+/// What the test before would look like: fewer connections to the server than there are statements of one name.
+#[tokio::test]
+async fn without_the_relay_the_same_fails() {
+    let (pooled, _) = testpg::pooled_database().await;
+    let options = PgConnectOptions::from_str(&pooled).unwrap().extra_float_digits(None);
+    let pool = PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+    let met = ask(&pool).await;
+    assert!(met.iter().any(Result::is_err), "{met:?}");
 }
 
 #[tokio::test]
