@@ -145,7 +145,8 @@ impl Inner {
         lanes: lanes::Lanes,
         end: CancellationToken,
     ) {
-        let (hello, attached) = match self.greet(&cluster, &peer, &mut up, &end).await {
+        // Attaching and detaching are boxed: their room is not a session's for hours.
+        let (hello, attached) = match Box::pin(self.greet(&cluster, &peer, &mut up, &end)).await {
             Ok(greeted) => greeted,
             Err(refusal) => return refusal.say(&cluster, &lanes, &end),
         };
@@ -176,7 +177,7 @@ impl Inner {
         session.finish("closed", None);
         pulse.abort();
         self.registry.remove(&session);
-        self.note_detached(&session).await;
+        Box::pin(self.note_detached(&session)).await;
     }
 
     async fn greet(

@@ -49,17 +49,18 @@ pub struct Exporter {
 struct Shown {
     gpus: Vec<Gpu>,
     version: u64,
-    served: u64,
-    served_at: BTreeMap<u64, Instant>,
+    served_at: BTreeMap<u64, Vec<Instant>>,
     raw: Option<Vec<u8>>,
 }
 
-/// How many versions' first serving is remembered: a script changes a node a handful of times.
+/// How many versions' serving is remembered: a script changes a node a handful of times.
 const VERSIONS_KEPT: usize = 64;
+/// How many servings of a version: both replicas ask, and the one that leads is among the first few.
+const SERVINGS_KEPT: usize = 8;
 
 impl Exporter {
     fn new(node: &str, gpus: Vec<Gpu>) -> Self {
-        let shown = Shown { gpus, version: 0, served: 0, served_at: BTreeMap::new(), raw: None };
+        let shown = Shown { gpus, version: 0, served_at: BTreeMap::new(), raw: None };
         Self { node: node.to_owned(), driver: "580.95.05".to_owned(), started: Instant::now(), shown: Mutex::new(shown) }
     }
 
@@ -83,7 +84,13 @@ impl Exporter {
     /// When a version was first served: the moment from which a spoke could know.
     #[must_use]
     pub fn visible_at(&self, version: u64) -> Option<Instant> {
-        self.shown().served_at.range(version..).next().map(|(_, at)| *at)
+        self.shown().served_at.range(version..).next().and_then(|(_, at)| at.first().copied())
+    }
+
+    /// When this version was served, the first few times.
+    #[must_use]
+    pub fn servings(&self, version: u64) -> Vec<Instant> {
+        self.shown().served_at.get(&version).cloned().unwrap_or_default()
     }
 
     /// The GPUs as shown now.
@@ -94,13 +101,13 @@ impl Exporter {
 
     fn page(&self) -> Vec<u8> {
         let mut shown = self.shown();
-        if shown.version > shown.served || shown.served_at.is_empty() {
-            let version = shown.version;
-            shown.served = version;
-            shown.served_at.insert(version, Instant::now());
-            while shown.served_at.len() > VERSIONS_KEPT {
-                shown.served_at.pop_first();
-            }
+        let version = shown.version;
+        let servings = shown.served_at.entry(version).or_default();
+        if servings.len() < SERVINGS_KEPT {
+            servings.push(Instant::now());
+        }
+        while shown.served_at.len() > VERSIONS_KEPT {
+            shown.served_at.pop_first();
         }
         shown.raw.clone().unwrap_or_else(|| render(&self.node, &self.driver, self.started.elapsed(), &shown.gpus).into_bytes())
     }

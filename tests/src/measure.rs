@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use testkube::AuditEntry;
@@ -46,7 +46,7 @@ const WITHIN: Duration = Duration::from_secs(120);
 /// What one cluster showed.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Figures {
-    /// From the fault's first page served to the taint seen by a watch, in milliseconds, sorted.
+    /// From the page served that the leader read to the taint seen by a watch, in milliseconds, sorted.
     pub taint_ms: Vec<f64>,
     /// The same by the spans of [`stages::SPANS`], each sorted.
     pub stages_ms: Vec<Vec<f64>>,
@@ -103,10 +103,7 @@ async fn measured(fleet: &mut Fleet, faults: usize, seed: u64, say: &impl Fn(&st
     let names = fleet.cluster(CLUSTER)?.gpu_nodes();
     say(&format!("{faults} faults, one at a time"));
     let seen = marks(fleet, &names[DRAINED..], seed, &say).await?;
-    figures.taint_ms =
-        seen.iter().map(|seen| seen.tainted.saturating_duration_since(seen.visible).as_secs_f64() * 1000.0).collect();
-    figures.taint_ms.sort_by(f64::total_cmp);
-    figures.stages_ms = stages::stages(&fleet.pool, &seen).await?;
+    (figures.taint_ms, figures.stages_ms) = stages::stages(&fleet.pool, &seen).await?;
     say(&format!("{DRAINED} drains of one pod each"));
     drains(fleet, &names[..DRAINED], &mut figures).await?;
     let leader = fleet.cluster(CLUSTER)?.leader().await?;
@@ -142,8 +139,7 @@ async fn marks(fleet: &Fleet, nodes: &[String], seed: u64, say: &impl Fn(&str)) 
     for (node, version) in broken {
         let tainted =
             wait::until(&format!("the taint of {node}"), WITHIN, || async { Ok(cluster.observer.tainted_at(node, since)) }).await?;
-        let visible = cluster.exporter(node).visible_at(version).context("a node that was tainted had been scraped")?;
-        taken.push(Seen { node: node.clone(), visible, tainted });
+        taken.push(Seen { node: node.clone(), served: cluster.exporter(node).servings(version), tainted });
     }
     Ok(taken)
 }

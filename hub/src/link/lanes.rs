@@ -73,13 +73,17 @@ pub enum Refused {
     Closed,
 }
 
+/// A message that waits. A channel keeps room for 32 of them from its beginning, of four lanes for each of thousands of spokes,
+/// and nearly all of it stays empty: boxed, that is a kilobyte and not twenty.
+type Waiting = Box<AttachResponse>;
+
 /// The hub's end of the lanes.
 #[derive(Debug)]
-pub(super) struct Lanes([mpsc::Sender<AttachResponse>; 4]);
+pub(super) struct Lanes([mpsc::Sender<Waiting>; 4]);
 
 /// The stream's end of them.
 pub(super) struct Down {
-    lanes: [mpsc::Receiver<AttachResponse>; 4],
+    lanes: [mpsc::Receiver<Waiting>; 4],
     turns_since_bulk: u32,
     end: Pin<Box<WaitForCancellationFutureOwned>>,
     gone: CancellationToken,
@@ -115,8 +119,8 @@ impl Lanes {
     }
 }
 
-fn fit(message: Message) -> Result<AttachResponse, Refused> {
-    let message = AttachResponse { message: Some(message) };
+fn fit(message: Message) -> Result<Waiting, Refused> {
+    let message = Box::new(AttachResponse { message: Some(message) });
     if message.encoded_len() > limits::MESSAGE_BYTES_MAX { Err(Refused::TooLarge) } else { Ok(message) }
 }
 
@@ -132,14 +136,14 @@ fn count(lane: Lane, outcome: Result<(), Refused>) -> Result<(), Refused> {
 }
 
 impl Down {
-    fn take(&mut self, lane: Lane, cx: &mut Context<'_>) -> Option<AttachResponse> {
+    fn take(&mut self, lane: Lane, cx: &mut Context<'_>) -> Option<Waiting> {
         match self.lanes[lane as usize].poll_recv(cx) {
             Poll::Ready(message) => message,
             Poll::Pending => None,
         }
     }
 
-    fn pick(&mut self, cx: &mut Context<'_>) -> Option<AttachResponse> {
+    fn pick(&mut self, cx: &mut Context<'_>) -> Option<Waiting> {
         if self.turns_since_bulk + 1 >= BULK_TURN
             && let Some(message) = self.take(Lane::Bulk, cx)
         {
@@ -161,10 +165,10 @@ impl Stream for Down {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.end.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(self.take(Lane::Control, cx).map(Ok));
+            return Poll::Ready(self.take(Lane::Control, cx).map(|message| Ok(*message)));
         }
         match self.pick(cx) {
-            Some(message) => Poll::Ready(Some(Ok(message))),
+            Some(message) => Poll::Ready(Some(Ok(*message))),
             None => Poll::Pending,
         }
     }

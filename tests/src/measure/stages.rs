@@ -29,19 +29,22 @@ pub const SPANS: [&str; 5] = [
 pub struct Seen {
     /// Its node.
     pub node: String,
-    /// When its page was first served.
-    pub visible: Instant,
+    /// When its page was served, the first few times: to the leader, and to the standby, which may do nothing about it.
+    pub served: Vec<Instant>,
     /// When a watch saw the taint.
     pub tainted: Instant,
 }
 
 type Row = (String, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>, DateTime<Utc>);
 
-/// Milliseconds of each span over all faults, sorted, in the order of [`SPANS`].
+/// What a spoke's clock may be read later than the page was served: both are one machine's, and told in whole milliseconds.
+const READ_EARLY: chrono::Duration = chrono::Duration::milliseconds(1);
+
+/// Milliseconds from the page that the leader read to the taint, and of each span in the order of [`SPANS`], all sorted.
 ///
 /// # Errors
 /// When the hub's rows cannot be read, or have no signed and sent command for one of the nodes.
-pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<Vec<Vec<f64>>> {
+pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<(Vec<f64>, Vec<Vec<f64>>)> {
     // The sending of a command is noted a moment after it.
     wait::until("the last sending to be noted", NOTED_WITHIN, || async {
         let sent: i64 =
@@ -61,14 +64,21 @@ pub async fn stages(pool: &PgPool, seen: &[Seen]) -> Result<Vec<Vec<f64>>> {
     let rows: BTreeMap<&str, &Row> = rows.iter().map(|row| (row.0.as_str(), row)).collect();
     let clock = (Instant::now(), DateTime::<Utc>::from(SystemTime::now()));
     let wall = |at: Instant| clock.1 - chrono::Duration::from_std(clock.0 - at).unwrap_or_default();
-    let mut spans = vec![vec![]; SPANS.len()];
+    let (mut whole, mut spans) = (vec![], vec![vec![]; SPANS.len()]);
     for fault in seen {
         let row = rows.get(fault.node.as_str()).with_context(|| format!("no sent command for node {}", fault.node))?;
-        let moments = [wall(fault.visible), row.1, row.2, row.3, row.4, wall(fault.tainted)];
+        let served = fault.served.iter().map(|at| wall(*at)).filter(|at| *at <= row.1 + READ_EARLY).max();
+        let served = served.with_context(|| format!("{} was read before its page was served", fault.node))?;
+        let moments = [served, row.1, row.2, row.3, row.4, wall(fault.tainted)];
+        whole.push(ms(moments[5] - moments[0]));
         for (span, pair) in spans.iter_mut().zip(moments.windows(2)) {
-            span.push((pair[1] - pair[0]).as_seconds_f64() * 1000.0);
+            span.push(ms(pair[1] - pair[0]));
         }
     }
-    spans.iter_mut().for_each(|span| span.sort_by(f64::total_cmp));
-    Ok(spans)
+    spans.iter_mut().chain([&mut whole]).for_each(|span| span.sort_by(f64::total_cmp));
+    Ok((whole, spans))
+}
+
+fn ms(span: chrono::Duration) -> f64 {
+    span.as_seconds_f64() * 1000.0
 }
