@@ -148,7 +148,7 @@ struct Running {
 /// What tasks bring back to the loop.
 enum Back {
     Ended(CommandId, Ended),
-    Node { bytes: Vec<u8>, id: CommandId, node: Result<Option<NodeFacts>, api::Error> },
+    Node { bytes: Vec<u8>, id: CommandId, node: Result<Option<Box<NodeFacts>>, api::Error> },
     Fence(Result<Fence, fence::Error>),
     Settled(CommandId),
     Done,

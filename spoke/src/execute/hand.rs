@@ -109,7 +109,7 @@ impl HandLoop {
             Back::Node { bytes, id, node } => {
                 self.pending.remove(&id);
                 match node {
-                    Ok(node) => self.command(bytes, Some(node)),
+                    Ok(node) => self.command(bytes, Some(node.map(|node| *node))),
                     Err(error) => {
                         self.not_begun(id, format!("its node could not be read: {}", gpuheal_proto::chain::chain(&error)));
                     }

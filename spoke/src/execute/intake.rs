@@ -141,7 +141,8 @@ impl HandLoop {
         self.pending.insert(id);
         self.tasks.spawn(async move {
             let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(ctx.kube.client());
-            let node = ctx.kube.call("get node", api.get_opt(&name)).await.map(|node| node.as_ref().and_then(node_facts));
+            let node =
+                ctx.kube.call("get node", api.get_opt(&name)).await.map(|node| node.as_ref().and_then(node_facts).map(Box::new));
             Back::Node { bytes, id, node }
         });
     }
