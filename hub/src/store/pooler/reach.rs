@@ -93,8 +93,8 @@ fn connector(roots: PathBuf) -> Result<TlsConnector, Error> {
 /// A parameter of a URL, under any of its names; the last one counts, as with the library.
 fn parameter(url: &str, names: &[&str]) -> Option<String> {
     let (_, parameters) = url.split_once('?')?;
-    let parameters = parameters.split('#').next().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    parameters.filter(|(name, _)| names.contains(name)).last().map(|(_, value)| decoded(value))
+    let mut parameters = parameters.split('#').next().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    parameters.rfind(|(name, _)| names.contains(name)).map(|(_, value)| decoded(value))
 }
 
 fn decoded(value: &str) -> String {

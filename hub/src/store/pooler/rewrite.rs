@@ -222,7 +222,7 @@ mod tests {
         let portal = message('C', b"P\0");
         let all =
             [startup, message('p', b"password\0"), parse("a", "A"), sync(), bind("a"), portal, sync(), message('X', b"")].concat();
-        let whole = said(&mut Rewriter::new(OPENING), &[all.clone()]);
+        let whole = said(&mut Rewriter::new(OPENING), std::slice::from_ref(&all));
         for size in 1..all.len() {
             let (mut rewriter, mut input, mut out) = (Rewriter::new(OPENING), BytesMut::new(), BytesMut::new());
             for piece in all.chunks(size) {
