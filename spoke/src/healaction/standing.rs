@@ -35,9 +35,18 @@ pub fn standing_marks<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone)
 #[must_use]
 pub fn standing_undo<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone, node: &NodeFacts) -> Undo {
     let of_node = actions.filter(|action| action.spec.node_uid == node.uid);
-    let standing = standing_marks(of_node).into_values().next();
+    let standing = standing_marks(of_node.clone()).into_values().next();
     let current = |action: &&HealAction| node.plan_revision().is_none_or(|seen| seen == action.spec.plan_revision);
-    standing.filter(current).map(undo_of).unwrap_or_default()
+    let mut of_node = of_node;
+    standing.filter(current).or_else(|| of_node.find(|action| wrote_unrecorded(action, node))).map(undo_of).unwrap_or_default()
+}
+
+/// Its leader died between the patch and the record of it, and the next one called it off or failed: that it was done the
+/// node alone tells, by the revision that only its patch can have written.
+fn wrote_unrecorded(action: &HealAction, node: &NodeFacts) -> bool {
+    let over = matches!(state(action), CommandState::Cancelled | CommandState::Failed);
+    let theirs = node.marked() && node.plan_revision() == Some(action.spec.plan_revision);
+    over && theirs && action.spec.action != "release" && !undo_of(action).fields.is_empty()
 }
 
 /// It has changed its node: its undo record is needed until the release.
@@ -47,4 +56,53 @@ pub fn marked_node(action: &HealAction) -> bool {
     let unclear = matches!(state(action), CommandState::Unknown | CommandState::Started | CommandState::Received);
     let has_undo = !undo_of(action).fields.is_empty();
     has_undo && (unclear || action.status.as_ref().is_some_and(|status| status.steps.iter().any(done)))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_proto::{
+        command::{UndoField, UndoKind},
+        kubernetes::{ANNOTATION_PLAN_REVISION, LABEL_STATUS},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::healaction::{HealActionSpec, HealActionStatus, UndoEntry};
+
+    fn mark(plan_revision: u64, state: CommandState) -> HealAction {
+        let field = UndoField {
+            kind: UndoKind::Label,
+            key: LABEL_STATUS.to_owned(),
+            before: String::new(),
+            after: "\"faulty\"".to_owned(),
+            resource_version: "1".to_owned(),
+        };
+        let spec = HealActionSpec {
+            action: "mark".to_owned(),
+            node_uid: "u".to_owned(),
+            plan_revision,
+            undo: vec![UndoEntry::from(&field)],
+            ..HealActionSpec::default()
+        };
+        let mut action = HealAction::named("m", "gpu-selfhealing", spec);
+        action.status = Some(HealActionStatus { state: state.to_string(), ..HealActionStatus::default() });
+        action
+    }
+
+    fn node(plan_revision: &str) -> NodeFacts {
+        let metadata = json!({
+            "name": "n", "uid": "u", "resourceVersion": "5", "labels": {LABEL_STATUS: "faulty"},
+            "annotations": {ANNOTATION_PLAN_REVISION: plan_revision},
+        });
+        NodeFacts::from_json(&json!({"metadata": metadata, "spec": {}})).unwrap()
+    }
+
+    #[test]
+    fn a_mark_that_was_written_and_not_recorded_before_its_command_was_called_off_is_still_ours() {
+        for state in [CommandState::Cancelled, CommandState::Failed] {
+            assert_eq!(standing_undo([mark(1, state)].iter(), &node("1")).fields.len(), 1, "{state}");
+            assert!(standing_undo([mark(1, state)].iter(), &node("2")).fields.is_empty(), "{state}: another has written since");
+        }
+        assert!(standing_undo([mark(1, CommandState::Refused)].iter(), &node("1")).fields.is_empty(), "it did nothing");
+    }
 }

@@ -364,6 +364,10 @@ impl Spoke {
     fn reread(&mut self, run: &mut Run, after: After, attempt: u32, result: Result<Answer, Fault>) -> Result<(), Halt> {
         if let Ok(Answer::Action(action)) = result {
             let theirs = action.status.as_ref().map_or(0, |status| status.lease_transitions) > run.reign;
+            if healaction::is_final(&action) {
+                // Our own last word may be there and its answer lost: nobody else would tell it in this session.
+                self.report(&action);
+            }
             if theirs || healaction::is_final(&action) {
                 return Err(Halt::Lost("another writer has ended or taken up its HealAction".to_owned()));
             }
