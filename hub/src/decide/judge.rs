@@ -125,18 +125,11 @@ fn needs_guards(decision: &Decision) -> bool {
     decision.budget != BudgetOp::Keep || decision.commands.iter().any(|command| command.takes_rate)
 }
 
-/// The cluster owner's own settings. What a text that cannot be read was meant to forbid is not known: until it is mended,
-/// nothing but notifying is done in that cluster.
+/// The cluster owner's own settings.
 fn narrowing(cluster: &ClusterId, config: &str) -> Option<Narrowing> {
-    if config.is_empty() {
-        return None;
+    let (narrowing, problems) = Narrowing::in_force(config);
+    if let Some(first) = problems.first() {
+        tracing::warn!(cluster.id = %cluster, error = %first, "the cluster's own settings cannot be read: only notifying there");
     }
-    match Narrowing::parse(config) {
-        Ok(narrowing) => Some(narrowing),
-        Err(problems) => {
-            let first = problems.first().map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(cluster.id = %cluster, error = first, "the cluster's own settings cannot be read: only notifying there");
-            Some(Narrowing { notify_only: true, ..Narrowing::default() })
-        }
-    }
+    narrowing
 }

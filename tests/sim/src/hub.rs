@@ -4,12 +4,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
+    ingest::Taken,
     link::hello::Hello,
     sign::{Key, Signer},
     store::session::Attached,
 };
 use gpuheal_proto::{
-    ids::ClusterId,
+    ids::{ClusterId, CommandId},
     limits,
     link::v1::{self, attach_request::Message as Up, attach_response::Message as Down},
     time::Timestamp,
@@ -28,6 +29,8 @@ const SEEN_EVERY: Duration = Duration::from_secs(10);
 pub enum Out {
     /// A message down a stream.
     Down(u64, Box<Down>),
+    /// That message was a command's.
+    Commanded(u64, CommandId),
     /// It ends a stream.
     Close(u64),
     /// Faults of this session were committed.
@@ -47,6 +50,8 @@ struct Session {
     lease: Option<u64>,
     heard: Timestamp,
     beat: Timestamp,
+    /// All of the cluster's state was asked for and has not come yet.
+    asked: bool,
 }
 
 /// The process.
@@ -95,15 +100,32 @@ impl Hub {
         let taken = match message {
             Up::FaultBatch(batch) => store.faults(&owner, batch).map(|ack| self.acked(conn, &owner, ack)),
             Up::Gap(gap) => store.gap(&owner, gap).map(|ack| self.acked(conn, &owner, ack)),
-            Up::ClusterState(state) => store.state(cluster, state),
+            Up::ClusterState(state) => {
+                let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
+                store.state(cluster, state).map(|taken| self.told(conn, whole, taken))
+            }
             Up::Evidence(batch) => store.evidence(cluster, batch),
-            Up::CommandStatus(status) => store.settle(cluster, status).map(|ack| self.down(conn, Down::StatusAck(ack))),
+            Up::CommandStatus(status) => {
+                store.settle(cluster, status, Some(&self.signer)).map(|ack| self.down(conn, Down::StatusAck(ack)))
+            }
             Up::Heartbeat(beat) => self.beat(conn, &owner, &beat, store),
             Up::Hello(_) | Up::Process(_) | Up::SettingsAck(_) => Ok(()),
         };
         match taken {
             Ok(()) => self.out.push(Out::Wake),
             Err(error) => self.end(conn, &error.to_string()),
+        }
+    }
+
+    /// A change of a state that is not known is answered by asking for all of it, once until it has come.
+    fn told(&mut self, conn: u64, whole: bool, taken: Taken) {
+        let Some(session) = self.sessions.get_mut(&conn) else { return };
+        match taken {
+            Taken::Counts { .. } if whole => session.asked = false,
+            Taken::Unfounded if !std::mem::replace(&mut session.asked, true) => {
+                self.down(conn, Down::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() }));
+            }
+            Taken::Counts { .. } | Taken::Unfounded | Taken::Part | Taken::PassedOver => {}
         }
     }
 
@@ -126,7 +148,7 @@ impl Hub {
         };
         let owner = Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
         let old: Vec<u64> = self.sessions.iter().filter(|(_, s)| same(&s.owner, &owner)).map(|(conn, _)| *conn).collect();
-        self.sessions.insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now });
+        self.sessions.insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now, asked: false });
         self.down(conn, Down::Welcome(welcome(&hello, &attached)));
         old.into_iter().for_each(|conn| self.end(conn, "attached again"));
         if !attached.inventory_known || attached.term_raised {
@@ -226,6 +248,9 @@ impl Hub {
                 let message =
                     if one.cancels { Down::Cancel(v1::Cancel { envelope }) } else { Down::Command(v1::Command { envelope }) };
                 self.down(conn, message);
+                if !one.cancels {
+                    self.out.push(Out::Commanded(conn, one.command));
+                }
             }
             if !due.is_empty() {
                 self.out.push(Out::Note(due));

@@ -154,6 +154,12 @@ impl Journal {
         self.streams.iter().find(|stream| stream.id.as_str() == id).map_or(0, |stream| stream.acked)
     }
 
+    /// Something was written that is not on the disk yet.
+    #[must_use]
+    pub fn unsynced(&self) -> bool {
+        self.streams.last().is_some_and(|stream| stream.synced < stream.faults.len())
+    }
+
     /// Faults that are synced and not acked.
     #[must_use]
     pub fn unacked(&self) -> u64 {

@@ -1,8 +1,11 @@
 //! `gpuheal-sim`: runs seeds, or one seed with its trace.
 
+mod progress;
+
 use std::{
+    io::{self, Write as _},
     process::ExitCode,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Instant,
 };
 
@@ -11,6 +14,7 @@ use gpuheal_sim::{
     mutation::{Mutation, Mutations},
     world::{Options, Outcome, run},
 };
+use progress::Progress;
 
 /// Simulates the whole system, seed by seed, and says which invariant broke.
 #[derive(Debug, Parser)]
@@ -48,67 +52,68 @@ fn main() -> ExitCode {
         },
     };
     match args.seed {
-        Some(seed) => one(seed, mutations),
+        Some(seed) => one(seed, mutations, args.without.as_deref()),
         None => many(&args, mutations),
     }
 }
 
-fn one(seed: u64, mutations: Mutations) -> ExitCode {
+fn one(seed: u64, mutations: Mutations, without: Option<&str>) -> ExitCode {
     let outcome = run(seed, Options { trace: true, mutations });
-    for line in &outcome.trace {
-        println!("{line}");
-    }
-    tell(&outcome)
+    let mut out = io::stdout().lock();
+    // Who reads the first lines alone has read enough.
+    let _ = outcome
+        .trace
+        .iter()
+        .try_for_each(|line| writeln!(out, "{line}"))
+        .and_then(|()| writeln!(out, "{}", words(&outcome, without)));
+    if outcome.broken.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn tell(outcome: &Outcome) -> ExitCode {
+/// What a run came to; one that failed with the command that replays it.
+fn words(outcome: &Outcome, without: Option<&str>) -> String {
     match &outcome.broken {
-        None => {
-            println!("seed {}: every invariant holds; {} events, {} effects", outcome.seed, outcome.events, outcome.acts);
-            ExitCode::SUCCESS
-        }
+        None => format!("seed {}: every invariant holds; {} events, {} effects", outcome.seed, outcome.events, outcome.acts),
         Some(broken) => {
-            println!("seed {}: {:?} is broken at {}: {}", outcome.seed, broken.invariant, broken.at, broken.why);
-            println!("  make sim SEED={}", outcome.seed);
-            ExitCode::FAILURE
+            let args = without.map(|name| format!(" ARGS='--without {name}'")).unwrap_or_default();
+            let (seed, invariant, at) = (outcome.seed, broken.invariant, broken.at);
+            format!("seed {seed}: {invariant:?} is broken at {at}: {}\n  replay: make sim SEED={seed}{args}", broken.why)
         }
     }
 }
 
 fn many(args: &Args, mutations: Mutations) -> ExitCode {
-    let (next, end) = (AtomicU64::new(args.from), args.from + args.seeds);
-    let (events, acts, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let closings = AtomicU64::new(0);
-    let began = Instant::now();
+    let (next, end) = (AtomicU64::new(args.from), args.from.saturating_add(args.seeds));
+    let (events, acts, closings) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let failed = AtomicBool::new(false);
+    let (began, progress) = (Instant::now(), Progress::new(args.seeds));
     std::thread::scope(|scope| {
         for _ in 0..args.threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || (!args.all && failed.load(Ordering::Relaxed) > 0) {
+                    if seed >= end || (!args.all && failed.load(Ordering::Relaxed)) {
                         return;
                     }
                     let outcome = run(seed, Options { trace: false, mutations });
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     acts.fetch_add(outcome.acts, Ordering::Relaxed);
                     closings.fetch_add(outcome.closings, Ordering::Relaxed);
-                    if outcome.broken.is_some() {
-                        failed.fetch_add(1, Ordering::Relaxed);
-                        tell(&outcome);
-                    }
+                    failed.fetch_or(outcome.broken.is_some(), Ordering::Relaxed);
+                    progress.done(outcome.broken.as_ref().map(|_| words(&outcome, args.without.as_deref())).as_deref());
                 }
             });
         }
     });
-    let failed = failed.into_inner();
+    let (done, failed) = progress.end();
+    let span = began.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {}, {failed} failed; {} events, {} effects, {} incidents closed, {:.1} s",
+        "{done} of {} seeds from {}, {failed} failed; {} events, {} effects, {} incidents closed; {span:.1} s, {:.1} seeds/s",
         args.seeds,
         args.from,
         events.into_inner(),
         acts.into_inner(),
         closings.into_inner(),
-        began.elapsed().as_secs_f64()
+        done as f64 / span.max(0.001)
     );
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -2,6 +2,7 @@
 //! hub/core asks for; what is written follows the hub's own statements one by one. Held to the same contract suite as
 //! Postgres. It proves nothing about isolation: its operations never overlap.
 
+mod adopt;
 mod audit;
 mod deliver;
 mod ingest;
@@ -16,6 +17,7 @@ use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     audit::Kind,
+    ingest::Taken,
     link::{clone::alternates, hello::Hello},
     sign::Signer,
     store::session::Attached,
@@ -267,7 +269,7 @@ impl Store for Memory {
         self.take_gap(from, gap)
     }
 
-    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<(), Error> {
+    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
         self.take_state(cluster, state)
     }
 
@@ -297,8 +299,8 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
-        Ok(self.take_status(cluster, status))
+    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+        Ok(self.take_status(cluster, status, signer))
     }
 
     fn sweep(&mut self) -> Result<u64, Error> {

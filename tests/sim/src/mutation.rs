@@ -42,7 +42,7 @@ pub enum Mutation {
     ToldOnce,
     /// Commands that ran out of time are left as they are.
     NoSweep,
-    /// The signature is not checked.
+    /// Anybody's signature is as good as the hub's.
     AnySignature,
 }
 

@@ -69,6 +69,8 @@ pub enum Out {
     Sync,
     /// The process ends by itself: the Lease is lost.
     Die,
+    /// It tells a hub how a command ended, for ever.
+    Word(CommandId, CommandState),
     /// Something worth a line in the trace.
     Say(String),
 }
@@ -128,7 +130,7 @@ pub struct Spoke {
     dialled_at: Option<Duration>,
     dial_at: Duration,
     failures: u32,
-    settings: Settings,
+    settings: Rc<Settings>,
     held: Held,
     evidence: BTreeMap<FaultKey, v1::Evidence>,
     told: tell::Told,
@@ -145,8 +147,6 @@ pub struct Spoke {
     hub_term: u64,
     acked: BTreeMap<String, u64>,
     statuses: VecDeque<v1::CommandStatus>,
-    /// Ids of commands about which a word was given that is final.
-    pub final_words: BTreeMap<CommandId, CommandState>,
 }
 
 impl Spoke {
@@ -175,7 +175,7 @@ impl Spoke {
             dialled_at: None,
             dial_at: now.boot + chance.ms(0, 1000),
             failures: 0,
-            settings: Settings::default(),
+            settings: Rc::default(),
             held,
             evidence: BTreeMap::new(),
             told: tell::Told::default(),
@@ -190,7 +190,6 @@ impl Spoke {
             hub_term: 0,
             acked: BTreeMap::new(),
             statuses: VecDeque::new(),
-            final_words: BTreeMap::new(),
             chance,
             me,
         }

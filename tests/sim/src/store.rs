@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use gpuheal_hub::{link::hello::Hello, sign::Signer, store::session::Attached};
+use gpuheal_hub::{ingest::Taken, link::hello::Hello, sign::Signer, store::session::Attached};
 use gpuheal_proto::{
     ids::{ClusterId, CommandId, ReplicaId},
     link::v1,
@@ -110,7 +110,7 @@ pub trait Store {
     ///
     /// # Errors
     /// When it is no state.
-    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<(), Error>;
+    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error>;
     /// Takes how known faults stand.
     ///
     /// # Errors
@@ -136,11 +136,11 @@ pub trait Store {
     /// # Errors
     /// When it cannot be written.
     fn sent(&mut self, sent: &[Due]) -> Result<(), Error>;
-    /// Takes one status.
+    /// Takes one status. With a signer a command that is not known is taken over, if that one signed it and the status shows it.
     ///
     /// # Errors
     /// When it cannot be written.
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error>;
+    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error>;
     /// Ends commands that ran out of time; returns how many.
     ///
     /// # Errors

@@ -2,11 +2,19 @@
 //! delay and every loss is drawn from the seed, so that a seed is a run. Time jumps from event to event; there is no
 //! other clock.
 
+mod aim;
+mod calls;
 mod chaos;
+mod forge;
 mod hands;
+mod hubs;
+mod machines;
 mod net;
 mod places;
+mod replica;
+mod rest;
 mod turn;
+mod words;
 
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -24,7 +32,7 @@ use crate::{
     journal::Journal,
     keys,
     memory::Memory,
-    mutation::Mutations,
+    mutation::{Mutation, Mutations},
     oracle::{Broken, Oracle},
     spoke::{Clocks, Identity, Spoke},
     store::{Due, Store as _},
@@ -77,6 +85,10 @@ pub enum Event {
     ClosedByHub(u64),
     /// The replica's end is closed, and the hub sees it.
     ClosedBySpoke(u64),
+    /// A stream is lost, and both ends see it.
+    Severed(u64),
+    /// An owner takes back a no.
+    SaysYes(usize, Option<String>),
     /// An exporter is asked.
     Scrape(usize, String),
     /// A pod's grace is over.
@@ -174,6 +186,7 @@ pub struct World {
     queue: BTreeMap<(Timestamp, u64), Event>,
     number: u64,
     chance: Chance,
+    odds: aim::Odds,
     db: Memory,
     backups: Vec<Memory>,
     db_away_until: Timestamp,
@@ -197,12 +210,14 @@ impl World {
         let mut db = Memory::new(START, options.mutations);
         let yaml = places::policy(&mut chance);
         db.policy(&yaml).expect("the simulation's policy is one");
-        let trust = Rc::new(keys::trust());
+        let anybody = options.mutations.has(Mutation::AnySignature);
+        let trust = Rc::new(if anybody { keys::trust_in_anybody() } else { keys::trust() });
         let clusters = (0..2).map(|at| places::cluster(at, &mut chance, &trust, options.mutations)).collect();
         let mut world = Self {
             now: START,
             queue: BTreeMap::new(),
             number: 0,
+            odds: aim::Odds::drawn(&mut chance),
             chance,
             db,
             backups: Vec::new(),

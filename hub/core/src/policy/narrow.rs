@@ -3,9 +3,22 @@
 
 use gpuheal_proto::words::Mode;
 
-use super::{Narrowing, Settings};
+use super::{Narrowing, Problem, Settings};
 
 impl Narrowing {
+    /// A cluster owner's settings as they count, and what is wrong with them. What a text that cannot be read was meant to
+    /// forbid is not known: until it is mended, nothing but notifying is done in that cluster.
+    #[must_use]
+    pub fn in_force(text: &str) -> (Option<Self>, Vec<Problem>) {
+        if text.is_empty() {
+            return (None, Vec::new());
+        }
+        match Self::parse(text) {
+            Ok(narrowing) => (Some(narrowing), Vec::new()),
+            Err(problems) => (Some(Self { notify_only: true, ..Self::default() }), problems),
+        }
+    }
+
     /// Makes `settings` at most as daring as both.
     pub fn apply(&self, settings: &mut Settings) {
         if let Some(cooldown) = self.cooldown {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpuheal_hub::audit::Kind;
+use gpuheal_hub::{audit::Kind, ingest::Taken};
 use gpuheal_hub_core::snapshot::{Mark, Ready};
 use gpuheal_proto::{
     fault::{GpuRef, NodeRef},
@@ -23,13 +23,13 @@ struct Change {
 }
 
 impl Memory {
-    pub(super) fn take_state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<(), Error> {
+    pub(super) fn take_state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
         let Some(body) = state.body else { return Err(Error::Refused("it has neither snapshot nor delta".to_owned())) };
         let change = match body {
             Body::Delta(delta) => Change { whole: false, nodes: delta.changed, gone: delta.gone_uids, config: delta.config },
             Body::Snapshot(part) => match self.assemble(cluster, part)? {
                 Some(change) => change,
-                None => return Ok(()),
+                None => return Ok(Taken::Part),
             },
         };
         let (seq, as_of) = (state.seq, Timestamp::from_unix_ms(state.as_of_unix_ms).min(self.now));
@@ -58,14 +58,18 @@ impl Memory {
         Ok(Some(whole))
     }
 
-    fn apply_state(&mut self, id: &ClusterId, lease: u64, seq: u64, as_of: Timestamp, change: Change) -> Result<(), Error> {
+    fn apply_state(&mut self, id: &ClusterId, lease: u64, seq: u64, as_of: Timestamp, change: Change) -> Result<Taken, Error> {
         let now = self.now;
         let nodes: Vec<Node> = change.nodes.iter().map(|node| node_of(node, as_of)).collect::<Result<_, _>>()?;
         let cluster = self.cluster(id);
         let seen_at = cluster.snapshot_at.unwrap_or(cluster.created_at);
-        let stale = (lease, seq) <= (cluster.state_lease, cluster.state_seq) && cluster.state_seq > 0;
-        if lease < cluster.state_lease || (stale && !change.whole) {
-            return Ok(());
+        let (told, known) = ((lease, seq), (cluster.state_lease, cluster.state_seq));
+        let follows = told == (known.0, known.1 + 1) && known.1 > 0;
+        if lease < known.0 || (!change.whole && told <= known && known.1 > 0) {
+            return Ok(Taken::PassedOver);
+        }
+        if !change.whole && !follows {
+            return Ok(Taken::Unfounded);
         }
         let present: BTreeSet<&NodeUid> = nodes.iter().map(|node| &node.reference.uid).collect();
         let absent: Vec<NodeUid> = if change.whole {
@@ -115,6 +119,7 @@ impl Memory {
             cluster.config_yaml = config.yaml;
         }
         let concern: Vec<NodeUid> = touched.into_iter().filter(|uid| concerns(cluster, uid)).collect();
+        let due = !concern.is_empty();
         self.ask(id, concern);
         let adopting = seen_at <= self.raised_at;
         self.regression(id, adopting);
@@ -123,7 +128,7 @@ impl Memory {
             let body = json!({"gone": gone, "as_of_unix_ms": as_of.unix_ms(), "lease_transitions": lease});
             self.tell(id, kind, &format!("spoke/{id}"), &format!("cluster/{id}"), None, &body);
         }
-        Ok(())
+        Ok(Taken::Counts { due })
     }
 
     /// A node that carries a plan revision which this database never gave out proves that commits were lost.

@@ -16,7 +16,7 @@ use gpuheal_proto::{
 };
 use serde_json::json;
 
-use super::{Command, Incident, Memory};
+use super::{Command, Incident, Memory, rows::Issue};
 use crate::{mutation::Mutation, store::Error};
 
 /// Nodes of one transaction.
@@ -241,32 +241,14 @@ impl Memory {
                 return Err(senseless(snapshot, "a command of an idempotency key that is taken"));
             }
             cluster.cmd_seq += 1;
-            let command = Command {
-                planned: planned.clone(),
+            let issue = Issue {
                 incident: change.id,
                 decision_no: change.decision_no,
                 cmd_seq: cluster.cmd_seq,
                 hub_term,
-                policy_revision: policy.revision,
-                policy_digest: policy.digest.clone(),
-                state: CommandState::Proposed,
-                state_at: now,
-                envelope: None,
-                sha256: String::new(),
-                sent_at: None,
-                resend_at: None,
-                started_at: None,
-                status_seq: 0,
-                steps: Vec::new(),
-                undo: None,
-                refusal: "",
-                result_reason: String::new(),
-                corrections: 0,
-                cancel_reason: String::new(),
-                cancel_asked_at: None,
-                cancel_envelope: None,
-                cancel_sent_at: None,
+                policy: (policy.revision, policy.digest.clone()),
             };
+            let command = Command::proposed(planned.clone(), issue, now);
             cluster.commands.insert(planned.id, command);
         }
         Ok(())

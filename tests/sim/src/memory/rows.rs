@@ -67,6 +67,12 @@ impl Cluster {
         self.incidents.values().find(|incident| incident.closed_at.is_none() && incident.node.uid == *node)
     }
 
+    /// The highest number that a command here has.
+    #[must_use]
+    pub const fn last_number(&self) -> u64 {
+        self.cmd_seq
+    }
+
     /// GPU nodes that are there.
     #[must_use]
     pub fn gpu_nodes(&self) -> u32 {
@@ -210,4 +216,46 @@ pub struct Command {
     pub(super) cancel_asked_at: Option<Timestamp>,
     pub(super) cancel_envelope: Option<bytes::Bytes>,
     pub(super) cancel_sent_at: Option<Timestamp>,
+}
+
+/// From which decision a command comes, and its numbers.
+pub(super) struct Issue {
+    pub(super) incident: IncidentId,
+    pub(super) decision_no: u32,
+    pub(super) cmd_seq: u64,
+    pub(super) hub_term: u64,
+    /// Revision and digest.
+    pub(super) policy: (u64, String),
+}
+
+impl Command {
+    /// As it is inserted.
+    pub(super) fn proposed(planned: PlannedCommand, issue: Issue, now: Timestamp) -> Self {
+        Self {
+            planned,
+            incident: issue.incident,
+            decision_no: issue.decision_no,
+            cmd_seq: issue.cmd_seq,
+            hub_term: issue.hub_term,
+            policy_revision: issue.policy.0,
+            policy_digest: issue.policy.1,
+            state: CommandState::Proposed,
+            state_at: now,
+            envelope: None,
+            sha256: String::new(),
+            sent_at: None,
+            resend_at: None,
+            started_at: None,
+            status_seq: 0,
+            steps: Vec::new(),
+            undo: None,
+            refusal: "",
+            result_reason: String::new(),
+            corrections: 0,
+            cancel_reason: String::new(),
+            cancel_asked_at: None,
+            cancel_envelope: None,
+            cancel_sent_at: None,
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use gpuheal_hub::{
     audit::Kind,
     settle::{Fold, Report, Reported, fold},
+    sign::Signer,
 };
 use gpuheal_proto::{
     command::CommandState,
@@ -23,13 +24,19 @@ const NOT_NOW: Duration = Duration::from_secs(1);
 const OVERDUE: Duration = Duration::from_secs(60);
 
 impl Memory {
-    pub(super) fn take_status(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> v1::StatusAck {
+    pub(super) fn take_status(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> v1::StatusAck {
         let report = Report::of(&status);
         if report.reason.is_empty() && !report.refusal.is_empty() {
             self.cluster(cluster).mute.push(format!("{} {}", report.subject, report.refusal));
         }
         let undo_kept = match report.command {
-            Some(id) => self.known(cluster, id, &report),
+            Some(id) => {
+                let lost = !self.cluster(cluster).commands.contains_key(&id) && !status.envelope.is_empty();
+                if let Some(signer) = signer.filter(|_| lost) {
+                    self.adopt(cluster, id, &report, &status.envelope, signer);
+                }
+                self.known(cluster, id, &report)
+            }
             None => {
                 self.unverified(cluster, report);
                 false

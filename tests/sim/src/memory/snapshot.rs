@@ -59,7 +59,7 @@ impl Memory {
             fleet_out: self.fleet_out.saturating_add(adopting),
             rate: rate(rates.cluster, cluster.rate),
             fleet_rate: rate(rates.fleet, self.fleet_rate),
-            narrowing: narrowing(&cluster.config_yaml),
+            narrowing: Narrowing::in_force(&cluster.config_yaml).0,
             observer: Observer { state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)) },
             fleet_stop: self.stop.clone(),
             newly_suspect: 0,
@@ -92,14 +92,6 @@ impl Memory {
             gone: row.gone_at.is_some(),
         }
     }
-}
-
-/// The cluster owner's own settings. What cannot be read leaves nothing but notifying.
-fn narrowing(config: &str) -> Option<Narrowing> {
-    if config.is_empty() {
-        return None;
-    }
-    Some(Narrowing::parse(config).unwrap_or_else(|_| Narrowing { notify_only: true, ..Narrowing::default() }))
 }
 
 /// The latest episode of each fault that is not over, and how the latest of them names its node.
@@ -175,11 +167,8 @@ fn attempts(cluster: &Cluster, node: &NodeUid, open: Option<&Incident>, since: T
 
 /// Other nodes with a fault above P2 that joined an incident inside the breaker's window.
 fn newly_suspect(cluster: &Cluster, node: &NodeUid, since: Timestamp) -> u32 {
-    let day = std::time::Duration::from_secs(86_400);
     let suspect = |incident: &&Incident| {
-        incident.opened_at >= since.before(day)
-            && incident.node.uid != *node
-            && incident.faults.values().any(|(level, added_at)| *added_at >= since && *level > Level::P2)
+        incident.node.uid != *node && incident.faults.values().any(|(level, added_at)| *added_at >= since && *level > Level::P2)
     };
     let nodes: BTreeSet<&NodeUid> = cluster.incidents.values().filter(suspect).map(|incident| &incident.node.uid).collect();
     u32::try_from(nodes.len()).unwrap_or(u32::MAX)

@@ -14,7 +14,7 @@ use gpuheal_spoke_core::{
     verify::{self, Authentic, Envelope, Held, HubNow, Known, Live, Refused, fingerprint},
 };
 
-use super::{Spoke, Wait, run::Run};
+use super::{Out, Spoke, Wait, run::Run};
 use crate::{api::Call, mutation::Mutation};
 
 impl Spoke {
@@ -168,7 +168,7 @@ impl Spoke {
                 let mut spec = self.spec(command, envelope.bytes());
                 spec.tombstone = Some(tombstone(CommandState::Refused, refused.refusal.as_str(), &refused.reason));
                 if self.me.mutations.has(Mutation::NoTombstone) {
-                    self.final_words.insert(command.id, CommandState::Refused);
+                    self.out.push(Out::Word(command.id, CommandState::Refused));
                     let status = self.refusal(command.id.to_string(), String::new(), v1::CommandState::Refused, refused);
                     return self.say_status(v1::CommandStatus { status_seq: 1, ..status });
                 }
@@ -241,7 +241,7 @@ impl Spoke {
             Some(action) if healaction::is_final(&action) => self.answer(&action),
             Some(action) => self.end_open(&action, CommandState::Cancelled, "", &reason),
             None if self.me.mutations.has(Mutation::NoTombstone) => {
-                self.final_words.insert(cancel.command, CommandState::Cancelled);
+                self.out.push(Out::Word(cancel.command, CommandState::Cancelled));
             }
             None => {
                 let spec = HealActionSpec {

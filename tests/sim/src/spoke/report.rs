@@ -29,7 +29,7 @@ impl Spoke {
         if let Ok(id) = CommandId::parse(action.id())
             && healaction::is_final(action)
         {
-            self.final_words.insert(id, healaction::state(action));
+            self.out.push(Out::Word(id, healaction::state(action)));
         }
         let status = v1::CommandStatus { at_unix_ms: self.now.wall.unix_ms(), ..report::status(action) };
         self.say_status(status);

@@ -62,10 +62,12 @@ pub enum Trouble {
     ClusterStop,
     /// A pod starts somewhere.
     PodStarts,
+    /// Somebody on the way sends what he has no key for.
+    Forgery,
 }
 
 /// How often each happens, relative to the others.
-const WEIGHTS: [(Trouble, u64); 24] = [
+const WEIGHTS: [(Trouble, u64); 25] = [
     (Trouble::Illness, 40),
     (Trouble::Repair, 16),
     (Trouble::Reboot, 4),
@@ -90,6 +92,7 @@ const WEIGHTS: [(Trouble, u64); 24] = [
     (Trouble::FleetStop, 2),
     (Trouble::ClusterStop, 2),
     (Trouble::PodStarts, 4),
+    (Trouble::Forgery, 4),
 ];
 
 impl World {
@@ -139,7 +142,8 @@ impl World {
             | Trouble::HalfOpen
             | Trouble::ApiCut
             | Trouble::Pause
-            | Trouble::WallJumps => self.replica(trouble),
+            | Trouble::WallJumps
+            | Trouble::Forgery => self.replica(trouble),
             Trouble::HubDies | Trouble::DbAway | Trouble::DbRestored | Trouble::FleetStop | Trouble::ClusterStop => {
                 self.center(trouble);
             }
@@ -230,6 +234,7 @@ impl World {
                 }
             }
             Trouble::Cut => self.cut(place),
+            Trouble::Forgery => self.forge(place),
             Trouble::HalfOpen => self.half_open(place),
             Trouble::ApiCut => {
                 let span = *self.chance.pick(&[3_000, 12_000, 40_000, 350_000]);
@@ -284,11 +289,13 @@ impl World {
         if procedure {
             self.db.raise_term();
         }
-        self.oracle.is_restored(made, procedure);
-        // Whoever restores a database starts the hubs anew: see docs/simulation.md for what happens otherwise.
-        for hub in 0..self.hubs.len() {
-            self.hub_dies(hub);
-            self.soon(500, 5_000, Event::HubStart(hub));
+        self.oracle.is_restored(made, &self.db, self.now);
+        // Whoever restores a database may start the hubs anew, or let them and their sessions live on.
+        if self.chance.once_in(2) {
+            for hub in 0..self.hubs.len() {
+                self.hub_dies(hub);
+                self.soon(500, 5_000, Event::HubStart(hub));
+            }
         }
         self.say(|| format!("the database is as it was at {made}, its term {}", if procedure { "raised" } else { "not raised" }));
     }
@@ -335,60 +342,7 @@ impl World {
         }
     }
 
-    /// The moments that matter are where things break most: right after an effect, before anybody was told of it.
-    pub(super) fn after_effect(&mut self, place: Place) {
-        if self.peace || !self.chance.once_in(6) {
-            return;
-        }
-        match self.chance.below(3) {
-            0 => {
-                self.say(|| format!("{} dies right after", Self::name(place)));
-                self.spoke_dies(place, false);
-                self.soon(500, 20_000, Event::SpokeStart(place));
-            }
-            1 => {
-                let span = self.chance.ms(1_000, 40_000);
-                self.slot(place).paused_until = self.now.after(span);
-            }
-            _ => self.cut(place),
-        }
-    }
-
-    /// Before what was found is on the disk the process may die.
-    pub(super) fn after_find(&mut self, place: Place) {
-        if !self.peace && self.chance.once_in(40) {
-            let (life, at) = (self.slot(place).life, self.chance.ms(0, 1500));
-            self.at(self.now.after(at), Event::Dies(place, life));
-        }
-    }
-
-    /// Right after a command was put on a stream, before that was noted, the way or the hub may be gone.
-    pub(super) fn after_command(&mut self, hub: usize, place: Place) {
-        if self.peace || !self.chance.once_in(8) {
-            return;
-        }
-        match self.chance.below(4) {
-            0 => {
-                self.say(|| format!("hub-{hub} dies right after"));
-                self.hub_dies(hub);
-                self.soon(500, 30_000, Event::HubStart(hub));
-            }
-            1 => {
-                self.say(|| format!("{} dies right then", Self::name(place)));
-                self.spoke_dies(place, false);
-                self.soon(500, 20_000, Event::SpokeStart(place));
-            }
-            2 => self.slot(place).paused_until = self.now.after(Duration::from_secs(20)),
-            _ => self.cut(place),
-        }
-    }
-
-    /// Between a commit and its ack the hub may die.
-    pub(super) fn dies_before_the_ack(&mut self) -> bool {
-        !self.peace && self.chance.once_in(25)
-    }
-
-    fn half_open(&mut self, place: Place) {
+    pub(super) fn half_open(&mut self, place: Place) {
         let until = self.now.after(self.chance.ms(5_000, 40_000));
         let Some(number) = self.slot(place).conn else { return };
         if let Some(conn) = self.conns.get_mut(&number) {
@@ -402,11 +356,16 @@ impl World {
         }
     }
 
-    fn cut(&mut self, place: Place) {
-        self.say(|| format!("{} is cut off", Self::name(place)));
+    pub(super) fn cut(&mut self, place: Place) {
         let span = self.chance.ms(5_000, 400_000);
-        let until = self.now.after(span);
-        self.slot(place).cut_until = until;
+        self.cut_until(place, self.now.after(span));
+    }
+
+    pub(super) fn cut_until(&mut self, place: Place, until: Timestamp) {
+        self.say(|| format!("{} is cut off", Self::name(place)));
+        let slot = self.slot(place);
+        slot.cut_until = slot.cut_until.max(until);
+        let until = slot.cut_until;
         self.at(until, Event::Mended(place));
     }
 

@@ -77,9 +77,6 @@ impl World {
 
     /// Somebody takes our taint or label away: an order.
     pub(super) fn unmarks(&mut self, cluster: usize, node: &str, label: bool) {
-        if let Some(object) = self.clusters[cluster].api.nodes.get(node) {
-            self.oracle.unmarked(&object.facts.uid);
-        }
         self.clusters[cluster].api.by_hand(node, "kubectl-edit", |json| {
             if label {
                 if let Some(labels) = json["metadata"]["labels"].as_object_mut() {
@@ -101,8 +98,8 @@ impl World {
             let cordoned = node.facts.unschedulable == Some(true);
             let open = gpuheal_proto::ids::NodeUid::parse(&node.facts.uid).ok();
             let open = open.and_then(|uid| self.db.clusters.get(&place.id).and_then(|rows| rows.open_incident(&uid)));
-            // A restored hub may release by a record of before the backup: see docs/simulation.md.
-            if cordoned != theirs.cordoned && open.is_none() && !self.oracle.restored {
+            // See docs/simulation.md, what is not right yet.
+            if cordoned != theirs.cordoned && open.is_none() && !self.oracle.was_restored() {
                 wrong.push(format!("{}/{name} is cordoned: {cordoned}, its owners left it: {}", place.id, theirs.cordoned));
             }
             let taints: Vec<&str> = node.facts.taints.iter().filter_map(|taint| taint["key"].as_str()).collect();

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use gpuheal_proto::{
-    link::v1::{attach_request::Message as Up, attach_response::Message as Down},
+    ids::CommandId,
+    link::v1::{CommandState, attach_request::Message as Up, attach_response::Message as Down},
     time::Timestamp,
 };
 
@@ -68,7 +69,36 @@ impl World {
         let Some(conn) = self.conns.get_mut(&number).filter(|conn| conn.up_open) else { return };
         conn.up_at = conn.up_at.max(self.now.after(latency));
         let at = conn.up_at;
+        let place = conn.place;
+        let said = Said::of(&message);
         self.at(at, Event::GoesUp(number, Box::new(message)));
+        match said {
+            Said::Faults => self.after_batch(number, place),
+            Said::Word(command) => self.after_word(number, place, command),
+            Said::Else => {}
+        }
+    }
+
+    /// Both ends see at once that a stream is gone, and what was on it is lost.
+    pub(super) fn severed(&mut self, number: u64) {
+        let Some(conn) = self.conns.remove(&number) else { return };
+        self.say(|| format!("the stream of {} is lost", Self::name(conn.place)));
+        self.hub_loses(number, &conn);
+        let slot = self.slot(conn.place);
+        if slot.life == conn.life && slot.conn == Some(number) {
+            self.with_spoke(conn.place, |spoke| spoke.hang_up(None));
+        }
+    }
+
+    fn hub_loses(&mut self, number: u64, conn: &Conn) {
+        let (now, away) = (self.now, self.db_away_until > self.now);
+        self.db.at(now);
+        let db = &mut self.db;
+        if self.hubs[conn.hub].1 == conn.hub_life
+            && let Some(process) = &mut self.hubs[conn.hub].0
+        {
+            process.closed(number, (!away).then_some(db));
+        }
     }
 
     pub(super) fn send_down(&mut self, number: u64, message: Down) {
@@ -142,6 +172,9 @@ impl World {
         }
         let (now, away) = (self.now, self.db_away_until > self.now);
         self.db.at(now);
+        if let (Up::Hello(hello), false) = (&*message, away) {
+            self.oracle.hello_arrives(&self.db, &cluster, hello, now);
+        }
         let db = &mut self.db;
         let Some(process) = &mut self.hubs[hub].0 else { return };
         process.up(number, &cluster, *message, (!away).then_some(db), now);
@@ -168,7 +201,11 @@ impl World {
             }
             _ => {}
         }
+        let acked = matches!(*message, Down::FaultAck(_));
         self.with_spoke(place, |spoke| spoke.down(*message));
+        if acked {
+            self.after_ack(place);
+        }
     }
 
     pub(super) fn closed_by_hub(&mut self, number: u64) {
@@ -189,14 +226,33 @@ impl World {
         if !self.passes(number, &event) {
             return;
         }
-        let Some(conn) = self.conns.remove(&number) else { return };
-        let (now, away) = (self.now, self.db_away_until > self.now);
-        self.db.at(now);
-        let db = &mut self.db;
-        if self.hubs[conn.hub].1 == conn.hub_life
-            && let Some(process) = &mut self.hubs[conn.hub].0
-        {
-            process.closed(number, (!away).then_some(db));
+        if let Some(conn) = self.conns.remove(&number) {
+            self.hub_loses(number, &conn);
         }
     }
+}
+
+/// What of a message is aimed at.
+enum Said {
+    Faults,
+    /// The last word about a command.
+    Word(Option<CommandId>),
+    Else,
+}
+
+impl Said {
+    fn of(message: &Up) -> Self {
+        match message {
+            Up::FaultBatch(_) => Self::Faults,
+            Up::CommandStatus(status) if is_last(status.state()) => Self::Word(CommandId::parse(&status.command_id).ok()),
+            _ => Self::Else,
+        }
+    }
+}
+
+const fn is_last(state: CommandState) -> bool {
+    matches!(
+        state,
+        CommandState::Succeeded | CommandState::Failed | CommandState::Unknown | CommandState::Refused | CommandState::Cancelled
+    )
 }

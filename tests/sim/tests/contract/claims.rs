@@ -7,7 +7,7 @@ use gpuheal_proto::{
 use gpuheal_sim::store::{Error, Owner};
 
 use crate::{
-    fixtures::{HEAL, batch, c1, done, evidence, fault, hello, marked, node, snapshot, status, xid79},
+    fixtures::{HEAL, batch, c1, done, evidence, fault, hello, lost, marked, node, snapshot, status, xid79},
     pair::Pair,
 };
 
@@ -307,4 +307,35 @@ fn a_fault_of_a_node_that_no_state_has_shown_is_kept_and_judged_once_it_is_shown
     pair.state(&c1(), 1, 2, snapshot(nodes));
     pair.decide();
     assert_eq!(pair.holds("shown").commands.len(), 1);
+}
+
+#[test]
+fn a_command_that_a_database_lost_is_taken_over_while_it_stands_and_only_as_this_hub_signed_it() {
+    let (mut pair, _) = healing();
+    let now = pair.now();
+    pair.state(&c1(), 1, 2, snapshot((0..10).map(|n| if n == 1 { marked(1, 7) } else { node(n) }).collect()));
+    let marks = lost(1, 5, 7, now);
+    assert!(!pair.show(&marks, false, &done(3, &["mark"])), "somebody else's");
+    assert!(!pair.show(&lost(2, 6, 3, now), true, &done(3, &["mark"])), "it is over, and nothing of it is there");
+    pair.holds("two that nobody takes over");
+    assert!(pair.show(&marks, true, &done(3, &["mark"])), "its undo record is known now");
+    assert!(pair.show(&marks, true, &done(3, &["mark"])), "a second time it is known already");
+    pair.show(&lost(3, 8, 4, now), true, &status(1, Wire::Started));
+    pair.decide();
+    let held = pair.holds("two that are taken over");
+    assert_eq!(held.commands.len(), 2, "{:?}", held.commands);
+    assert_eq!(held.out.len(), 3, "both nodes count as out: {:?}", held.out);
+    // A number that was given out again since leaves no room for what bore it.
+    pair.show(&lost(4, 8, 4, now), true, &status(1, Wire::Started));
+    assert_eq!(pair.holds("one whose number is taken").commands.len(), 2);
+}
+
+#[test]
+fn a_change_counts_only_on_the_state_that_it_was_made_for() {
+    let (mut pair, _) = healing();
+    let empty = || v1::cluster_state::Body::Delta(v1::StateDelta::default());
+    for (lease, seq) in [(1, 2), (1, 4), (1, 2), (2, 3), (1, 3), (0, 9)] {
+        pair.state(&c1(), lease, seq, empty());
+        pair.holds(&format!("change {seq} of leadership {lease}"));
+    }
 }

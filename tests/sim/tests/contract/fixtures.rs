@@ -2,8 +2,9 @@
 
 use gpuheal_hub::link::hello::Hello;
 use gpuheal_proto::{
+    command::{Command, Step, Target, Times},
     fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
-    ids::{ClusterId, FaultKey, GpuSlot, NodeName, NodeUid, ReplicaId, StreamId},
+    ids::{ClusterId, CommandId, FaultKey, GpuSlot, IncidentId, NodeName, NodeUid, ReplicaId, StreamId, uuid_v7},
     link::v1::{self, cluster_state::Body},
     time::Timestamp,
 };
@@ -85,6 +86,32 @@ pub(crate) fn fault(n: u32, code: &str, onset: Onset, witness: Witness, observed
 /// Xid 79 by a decoded kernel line: stands alone, P0.
 pub(crate) fn xid79(n: u32, observed_ms: i64) -> Fault {
     fault(n, "79", Onset::Edge, Witness::KernelLine, observed_ms)
+}
+
+/// The mark of a node, as a database had issued it that has lost it since.
+pub(crate) fn lost(n: u32, number: u64, plan_rev: u64, now: Timestamp) -> Command {
+    let id = |what: u8| uuid_v7(now, &[what + u8::try_from(number).unwrap(); 32]);
+    let after = |minutes: u64| now.after(std::time::Duration::from_secs(minutes * 60));
+    let fault = xid79(n, 100);
+    Command {
+        id: CommandId::from_uuid(id(1)),
+        idempotency_key: format!("lost-{number}"),
+        audience: c1(),
+        key_epoch: 1,
+        hub_term: 1,
+        cmd_seq: number,
+        plan_rev,
+        times: Times { created: now, deliver_by: after(4), start_by: after(5), finish_by: after(10), expires: after(15) },
+        incident: IncidentId::from_uuid(id(100)),
+        level: "P0".into(),
+        reason: "xid 79".into(),
+        policy_revision: 1,
+        policy_digest: "d".into(),
+        target: Target { node: fault.node, gpu: None },
+        fault_keys: vec![fault.key],
+        ignore_cooldown: false,
+        steps: vec![Step::Mark { label: true, taint: true, cordon: false }],
+    }
 }
 
 pub(crate) fn batch(stream: &str, first_seq: u64, faults: &[Fault]) -> v1::FaultBatch {

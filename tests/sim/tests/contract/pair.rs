@@ -6,7 +6,7 @@ use gpuheal_hub::{
     link::hello::Hello,
     sign::{Key, Signer},
 };
-use gpuheal_proto::{ids::ClusterId, link::v1};
+use gpuheal_proto::{command::Command, ids::ClusterId, link::v1, time::Timestamp};
 use gpuheal_sim::{
     keys,
     memory::Memory,
@@ -157,11 +157,25 @@ impl Pair {
         let simulated = self.memory.clusters[cluster].commands.values().find(|command| command.cmd_seq == cmd_seq);
         let simulated = simulated.map(|command| command.planned.id.to_string());
         let of = |id: Option<String>| v1::CommandStatus { command_id: id.unwrap_or_default(), ..status.clone() };
-        let real = self.postgres.settle(cluster, of(real)).unwrap();
+        let real = self.postgres.settle(cluster, of(real), Some(&self.signer)).unwrap();
         self.catch_up();
-        let simulated = self.memory.settle(cluster, of(simulated)).unwrap();
+        let simulated = self.memory.settle(cluster, of(simulated), Some(&self.signer)).unwrap();
         assert_eq!((simulated.status_seq, simulated.undo_kept), (real.status_seq, real.undo_kept), "the answer to a status");
         real.undo_kept
+    }
+
+    /// A status that shows its command as it was signed, by this hub or by somebody else: of one that a database lost.
+    pub(crate) fn show(&mut self, command: &Command, ours: bool, status: &v1::CommandStatus) -> bool {
+        let pem = if ours { keys::pem() } else { keys::his_pem() };
+        let envelope = Signer::new(Key::from_pem(&pem).unwrap(), 1).command(command).unwrap().envelope;
+        let status = v1::CommandStatus { command_id: command.id.to_string(), envelope: envelope.into(), ..status.clone() };
+        let signer = Arc::clone(&self.signer);
+        self.both("show", |store| store.settle(&command.audience, status.clone(), Some(&signer)).unwrap().undo_kept)
+    }
+
+    /// The moment that both are at.
+    pub(crate) fn now(&mut self) -> Timestamp {
+        self.postgres.moment()
     }
 
     pub(crate) fn sweep(&mut self) -> u64 {

@@ -8,7 +8,7 @@ use gpuheal_hub::{
     decide,
     deliver::due,
     identity::denied::{Certificate, Serial},
-    ingest::{self, Ingest, Origin},
+    ingest::{self, Ingest, Origin, Taken},
     link::hello::Hello,
     policy_file, settle,
     sign::{self, Signer},
@@ -170,10 +170,10 @@ impl Store for Postgres {
         self.rt.block_on(self.ingest.gap(origin(from), gap)).map_err(of_ingest)
     }
 
-    fn state(&mut self, cluster: &ClusterId, mut state: v1::ClusterState) -> Result<(), Error> {
+    fn state(&mut self, cluster: &ClusterId, mut state: v1::ClusterState) -> Result<Taken, Error> {
         // Moments of the test's time are as long ago here as they are there.
         state.as_of_unix_ms = Timestamp::from_unix_ms(state.as_of_unix_ms).before(self.elapsed).unix_ms();
-        self.rt.block_on(self.ingest.state(cluster.clone(), state)).map(drop).map_err(of_ingest)
+        self.rt.block_on(self.ingest.state(cluster.clone(), state)).map_err(of_ingest)
     }
 
     fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
@@ -235,8 +235,8 @@ impl Store for Postgres {
         Ok(())
     }
 
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus) -> Result<v1::StatusAck, Error> {
-        self.rt.block_on(settle::settle(&self.pool, cluster, status, None)).map_err(refused)
+    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+        self.rt.block_on(settle::settle(&self.pool, cluster, status, signer)).map_err(refused)
     }
 
     fn sweep(&mut self) -> Result<u64, Error> {

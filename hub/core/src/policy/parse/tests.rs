@@ -174,6 +174,15 @@ fn a_clusters_own_config_map_narrows_and_may_hold_a_ceiling() {
 }
 
 #[test]
+fn a_clusters_own_settings_that_cannot_be_read_leave_nothing_but_notifying() {
+    assert_eq!(Narrowing::in_force(""), (None, Vec::new()));
+    let (read, problems) = Narrowing::in_force("actions: {evict: false}");
+    assert!(read.is_some_and(|narrowing| narrowing.evict_off && !narrowing.notify_only) && problems.is_empty());
+    let (unread, problems) = Narrowing::in_force("actions: {evict: fals");
+    assert!(unread.is_some_and(|narrowing| narrowing.notify_only) && !problems.is_empty());
+}
+
+#[test]
 fn a_digest_is_of_what_is_said_and_not_of_how() {
     let same = "# a comment\nkind: FleetPolicy\nspec: {cooldown: 900s, mode: observe}\napiVersion: gpu-selfhealing.io/v1\n";
     let one = Policy::parse(&of_spec("mode: observe\ncooldown: 15m")).unwrap();

@@ -1,0 +1,104 @@
+//! A hub's process: started, given its turns, and ended; what it says is carried out here.
+
+use super::{Event, World};
+use crate::{
+    hub::{self, Hub},
+    keys,
+};
+
+impl World {
+    pub(super) fn hub_start(&mut self, hub: usize) {
+        if self.hubs[hub].0.is_some() {
+            return;
+        }
+        self.hubs[hub].1 += 1;
+        let life = self.hubs[hub].1;
+        self.hubs[hub].0 = Some(Hub::start(format!("hub-{hub}"), &keys::pem()));
+        self.say(|| format!("hub-{hub} starts"));
+        self.soon(0, 1000, Event::HubTick(hub, life));
+    }
+
+    pub(super) fn hub_dies(&mut self, hub: usize) {
+        if self.hubs[hub].0.take().is_none() {
+            return;
+        }
+        let life = self.hubs[hub].1;
+        let conns: Vec<u64> =
+            self.conns.iter().filter(|(_, conn)| conn.hub == hub && conn.hub_life == life).map(|(number, _)| *number).collect();
+        conns.into_iter().for_each(|number| self.close(number));
+    }
+
+    pub(super) fn hub_tick(&mut self, hub: usize, life: u64) {
+        if self.hubs[hub].1 != life {
+            return;
+        }
+        let now = self.now;
+        let Some(process) = &mut self.hubs[hub].0 else { return };
+        process.pulse(now);
+        self.after_hub(hub);
+        self.hub_work(hub, life);
+        let (least, most) = if self.peace { (1900, 2100) } else { (900, 1100) };
+        self.soon(least, most, Event::HubTick(hub, life));
+    }
+
+    pub(super) fn hub_work(&mut self, hub: usize, life: u64) {
+        if self.hubs[hub].1 != life || self.db_away_until > self.now {
+            return;
+        }
+        self.db.at(self.now);
+        let Some(process) = &mut self.hubs[hub].0 else { return };
+        process.seen(&mut self.db, self.now);
+        let done = process.stages(&mut self.db).and_then(|()| process.deliver(&mut self.db));
+        if let Err(error) = done {
+            self.oracle.breaks("every decision can be stored", self.now, error.to_string());
+        }
+        self.say_decisions();
+        self.after_hub(hub);
+        if self.oracle.committed(&self.db, self.now) {
+            self.after_issue();
+        }
+        for cluster in &self.clusters {
+            self.oracle.silence_closes_nothing(&cluster.id, &self.db, &cluster.bodies, self.now);
+        }
+    }
+
+    /// Carries out what a hub has said.
+    pub(super) fn after_hub(&mut self, hub: usize) {
+        let life = self.hubs[hub].1;
+        let Some(out) = self.hubs[hub].0.as_mut().map(Hub::take_out) else { return };
+        let mut wakes = false;
+        for one in out {
+            match one {
+                hub::Out::Down(conn, message) => {
+                    self.say_down(hub, conn, &message);
+                    self.send_down(conn, *message);
+                }
+                hub::Out::Commanded(conn, command) => {
+                    if let Some(place) = self.conns.get(&conn).map(|conn| conn.place) {
+                        self.after_command(hub, place, command);
+                    }
+                }
+                hub::Out::Close(conn) => self.close(conn),
+                hub::Out::Committed(owner) => {
+                    self.oracle.a_session_that_was_taken_over_commits_nothing(&self.db, &owner, self.now);
+                    if self.dies_before_the_ack() {
+                        self.say(|| format!("hub-{hub} dies before an ack"));
+                        self.hub_dies(hub);
+                        self.soon(500, 30_000, Event::HubStart(hub));
+                        return;
+                    }
+                }
+                // A hub that has died meanwhile notes nothing.
+                hub::Out::Note(due) => {
+                    self.oracle.nothing_is_sent_after_its_time(&due, self.now);
+                    self.soon(1, 20, Event::Noted(hub, life, due));
+                }
+                hub::Out::Wake => wakes = true,
+                hub::Out::Say(words) => self.say(|| words),
+            }
+        }
+        if wakes {
+            self.soon(1, 50, Event::HubWork(hub, life));
+        }
+    }
+}
