@@ -35,7 +35,7 @@ guards!(
     a_session_that_was_taken_over_would_commit: AnyGeneration at 4,
     an_ack_before_the_commit_loses_faults: AckBeforeCommit at 1,
     without_its_deadline_a_command_is_sent_late: ResendAfterExpiry at 4,
-    without_the_term_what_is_lost_is_not_missed: TermNeverRises at 28,
+    without_the_term_what_is_lost_is_not_missed: TermNeverRises at 66,
     without_the_budgets_guard_too_many_nodes_are_out: BudgetUnguarded at 1,
     a_place_given_back_unseen_lets_too_many_out: HoldFreedBlind at 18,
     without_the_audit_something_is_done_that_nobody_can_read: NoAudit at 1,

@@ -15,6 +15,8 @@ pub(super) struct Restored {
     known: Option<Timestamp>,
     /// Clusters that have said what they have seen.
     heard: BTreeSet<ClusterId>,
+    /// It was not the first: a term may come again then that only one cluster had seen.
+    again: bool,
 }
 
 impl Oracle {
@@ -23,7 +25,8 @@ impl Oracle {
     pub fn is_restored(&mut self, backup: Timestamp, db: &Memory, now: Timestamp) {
         self.acked.retain(|_, at| *at <= backup);
         let new = self.numbers.iter().all(|(_, term, _)| *term < db.hub_term);
-        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new() });
+        let again = self.restored.is_some();
+        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again });
     }
 
     /// Whether the database was ever restored.
@@ -48,8 +51,8 @@ impl Oracle {
     /// Whoever decided this for a cluster knew of all that was to be known: nothing was ever lost, or the loss was known and
     /// the cluster had told what it had seen.
     pub(super) fn informed(&self, cluster: &ClusterId, created: Timestamp) -> bool {
-        self.restored
-            .as_ref()
-            .is_none_or(|restored| restored.known.is_some_and(|known| created > known) && restored.heard.contains(cluster))
+        self.restored.as_ref().is_none_or(|restored| {
+            !restored.again && restored.known.is_some_and(|known| created > known) && restored.heard.contains(cluster)
+        })
     }
 }
