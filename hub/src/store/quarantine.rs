@@ -94,11 +94,12 @@ pub async fn quarantine_clear(pool: &PgPool, cluster: &ClusterId, by: &str, why:
         .execute(&mut *tx)
         .await
         .label("quarantine.lock")?;
-    let cause: Option<String> = sqlx::query_scalar("DELETE FROM quarantines WHERE cluster_id = $1 AND cause <> 'decommissioned' RETURNING cause")
-        .bind(cluster.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .label("quarantine.clear")?;
+    let cause: Option<String> =
+        sqlx::query_scalar("DELETE FROM quarantines WHERE cluster_id = $1 AND cause <> 'decommissioned' RETURNING cause")
+            .bind(cluster.as_str())
+            .fetch_optional(&mut *tx)
+            .await
+            .label("quarantine.clear")?;
     let Some(cause) = cause else { return Ok(false) };
     sqlx::query("UPDATE sessions SET boots = '{}', boots_at = '{}' WHERE cluster_id = $1")
         .bind(cluster.as_str())
