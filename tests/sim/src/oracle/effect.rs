@@ -114,7 +114,7 @@ impl Oracle {
     }
 
     /// 4. Nodes that we have out at once never exceed any budget: what clusters really show, at each new mark. Not asked after
-    /// a restore: see docs/simulation.md, what is not right yet.
+    ///    a restore: see docs/simulation.md, what is not right yet.
     pub fn nodes_out_never_exceed_the_budget(&mut self, db: &Memory, clusters: &[(&ClusterId, &Api)], now: Timestamp) {
         let Some(policy) = db.policies.last().filter(|_| !self.was_restored()) else { return };
         let budgets = policy.settings.budgets;
