@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::{fault::Witness, time::Timestamp, words::Level};
+use gpuheal_proto::{
+    fault::{FaultClass, Witness},
+    time::Timestamp,
+    words::Level,
+};
 
 use super::judge::Judged;
 use crate::{
@@ -82,12 +86,14 @@ pub(super) fn recovery(
 }
 
 /// The faults that a release waits for: those that could have led to the mark, of this incident or come since. An alert's
-/// end is only a hint, so one that may say what a better witness says too does not hold; one of another GPU does.
+/// end is only a hint, so one that may say what a better witness says too does not hold; one of another GPU does, and so
+/// does one of another kind: that a GPU is cool again tells nothing of its Xid.
 fn holding<'a, 'b>(judged: &'a [Judged<'b>], known: &[&KnownFault]) -> Vec<&'a Judged<'b>> {
     let ours = |one: &Judged<'_>| known.iter().any(|fault| fault.key == one.fault.key);
     let heavy = |one: &&Judged<'_>| one.classified.level > Level::P2 && !one.classified.user_app && (ours(one) || one.live());
     let heavy: Vec<_> = judged.iter().filter(heavy).collect();
-    let better = |alert: &KnownFault| heavy.iter().any(|one| !only_alerts(one.fault) && may_be_of_one_gpu(alert, one.fault));
+    let same = |alert: &KnownFault, other: &KnownFault| may_be_of_one_gpu(alert, other) && may_be_of_one_kind(alert, other);
+    let better = |alert: &KnownFault| heavy.iter().any(|one| !only_alerts(one.fault) && same(alert, one.fault));
     heavy.iter().copied().filter(|one| !(only_alerts(one.fault) && better(one.fault))).collect()
 }
 
@@ -95,6 +101,11 @@ fn holding<'a, 'b>(judged: &'a [Judged<'b>], known: &[&KnownFault]) -> Vec<&'a J
 fn may_be_of_one_gpu(one: &KnownFault, other: &KnownFault) -> bool {
     let slot = |fault: &'_ KnownFault| fault.gpu.as_ref().and_then(|gpu| gpu.slot.clone());
     slot(one).zip(slot(other)).is_none_or(|(one, other)| one == other)
+}
+
+/// Of one class, or an alert that names none.
+fn may_be_of_one_kind(alert: &KnownFault, other: &KnownFault) -> bool {
+    alert.class == other.class || alert.class == FaultClass::Alert
 }
 
 /// Clear by a source of which nobody has heard lately is not clear for the soak.

@@ -106,6 +106,16 @@ fn an_alert_about_another_gpu_holds_the_release_whatever_cleared_on_this_one() {
 }
 
 #[test]
+fn an_alert_of_another_kind_holds_the_release_whatever_cleared_on_its_gpu() {
+    let hot = || clear(fault_on(Some(gpu(0x5d)), FaultClass::Thermal, "high", Witness::ExporterGauge, Onset::Edge), -900);
+    let alert = |class, code| fault_on(Some(gpu(0x5d)), class, code, Witness::Alert, Onset::Edge);
+    let held = decide(&quarantined(vec![alert(FaultClass::Xid, "79"), hot()]), &policy(Mode::Heal), now());
+    assert!(held.commands.is_empty(), "{:?}", held.reasons);
+    let named = decide(&quarantined(vec![alert(FaultClass::Thermal, "alerted"), hot()]), &policy(Mode::Heal), now());
+    assert_eq!(steps(&named), ["release"], "the same kind, and better known by its gauge");
+}
+
+#[test]
 fn a_resolved_alert_alone_releases_nothing_and_an_unresolved_one_holds_nothing_back() {
     let alert = fault_on(None, FaultClass::Xid, "79", Witness::Alert, Onset::Edge);
     let story = quarantined(vec![clear(alert.clone(), -900), xid79()]);
