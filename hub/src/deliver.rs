@@ -105,11 +105,12 @@ impl Stage {
         let mut pass = Pass::default();
         while !sessions.is_empty() && !self.noting.full() {
             let leading: Vec<_> = sessions.iter().map(|session| session.leading()).collect();
+            let on_streams = self.noting.on_streams();
             let mut conn = self.pool.acquire().await.label("deliver.connect")?;
             let mut waiting = outbox::waiting(&mut conn, &leading, ROUND_MAX).await.label("deliver.waiting")?;
             drop(conn);
             let more = waiting.len() as i64 == ROUND_MAX;
-            self.noting.leave_out(&mut waiting);
+            on_streams.leave_out(&mut waiting);
             let picked = pick(&waiting);
             let by_cluster: BTreeMap<&str, &Arc<Session>> = sessions.iter().map(|s| (s.cluster().as_str(), s)).collect();
             let (sent, full) = put(&by_cluster, &picked, waiting, &self.noting);

@@ -41,11 +41,31 @@ pub(super) enum What {
     Cancel,
 }
 
+/// Envelopes and the moments at which they were found to be due.
+type Moments = BTreeMap<(What, Key), DateTime<Utc>>;
+
 /// Envelopes that are on streams and not yet noted.
 #[derive(Debug, Default)]
 pub(super) struct Noting {
-    waiting: Mutex<BTreeMap<(What, Key), DateTime<Utc>>>,
+    waiting: Mutex<Moments>,
     some: Notify,
+}
+
+/// What was on streams and not noted when the database was about to be asked.
+#[derive(Debug)]
+pub(super) struct OnStreams(Moments);
+
+impl OnStreams {
+    /// Takes out the rows whose envelopes were on a stream already. What is noted by now may not have been when its row was
+    /// read: a row counts as noted when it says so itself.
+    pub(super) fn leave_out(&self, rows: &mut Vec<Waiting>) {
+        rows.retain(|row| {
+            let cancel = row.cancel_asked_at.is_some();
+            let (what, noted_at) = if cancel { (What::Cancel, row.cancel_sent_at) } else { (What::Command, row.sent_at) };
+            let put_at = self.0.get(&(what, (row.cluster_id.clone(), row.command_id)));
+            put_at.is_none_or(|put_at| noted_at.is_some_and(|noted_at| noted_at >= *put_at))
+        });
+    }
 }
 
 impl Noting {
@@ -59,13 +79,9 @@ impl Noting {
         self.waiting().len() >= WAITING_MAX
     }
 
-    /// Takes out the rows whose envelopes are on a stream already.
-    pub(super) fn leave_out(&self, rows: &mut Vec<Waiting>) {
-        let waiting = self.waiting();
-        rows.retain(|row| {
-            let what = if row.cancel_asked_at.is_some() { What::Cancel } else { What::Command };
-            !waiting.contains_key(&(what, (row.cluster_id.clone(), row.command_id)))
-        });
+    /// What is on streams and not noted: to be taken before rows are read, by the one task that puts.
+    pub(super) fn on_streams(&self) -> OnStreams {
+        OnStreams(self.waiting().clone())
     }
 
     /// Notes until told to stop, and then what is left.
@@ -126,5 +142,53 @@ impl Noting {
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<(What, Key), DateTime<Utc>>> {
         self.waiting.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn row(sent_at: Option<DateTime<Utc>>) -> Waiting {
+        let at = DateTime::<Utc>::UNIX_EPOCH;
+        Waiting {
+            cluster_id: "c1".into(),
+            command_id: Uuid::from_u128(1),
+            state: "SIGNED".into(),
+            action: "mark".into(),
+            node_uid: "u1".into(),
+            plan_rev: 1,
+            plan_rev_newest: 1,
+            deliver_by: at,
+            signed_at: at,
+            sent_at,
+            resend_at: None,
+            heard_at: None,
+            cancel_asked_at: None,
+            cancel_sent_at: None,
+            envelope: vec![],
+            cancel_envelope: None,
+            attached_at: at,
+            now: at,
+        }
+    }
+
+    #[test]
+    fn a_row_that_was_read_before_its_note_is_not_put_again_though_it_is_noted_by_now() {
+        let (noting, at) = (Noting::default(), DateTime::<Utc>::UNIX_EPOCH + Duration::from_secs(9));
+        noting.add(What::Command, ("c1".into(), Uuid::from_u128(1)), at);
+        let on_streams = noting.on_streams();
+        // The note is committed while the rows are on their way.
+        noting.waiting().clear();
+        let left = |sent_at| {
+            let mut rows = vec![row(sent_at)];
+            on_streams.leave_out(&mut rows);
+            rows.len()
+        };
+        assert_eq!(left(None), 0, "read before the note");
+        assert_eq!(left(Some(at)), 1, "read after it: due again for a reason of its own");
+        assert_eq!(left(Some(at - Duration::from_secs(1))), 0, "an earlier sending's note");
     }
 }
