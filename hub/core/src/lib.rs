@@ -2,6 +2,7 @@
 //! Pure: no IO, no clock, no chance; time is an argument and ids come from content. The hub's stages call it.
 
 pub mod admit;
+pub mod adopt;
 pub mod audit;
 pub mod budget;
 pub mod catalogue;

@@ -3,26 +3,26 @@
 //! nobody's word. Counting the node as out is left to the judgement that follows.
 
 use gpuheal_hub_core::{
+    adopt::{self, planned},
     cooldown::CooldownOp,
-    decide::{Decision, IncidentChange, PlannedCommand},
-    incident::IncidentState,
+    decide::{Decision, IncidentChange},
 };
 use gpuheal_proto::{
     command::Command,
     ids::{ClusterId, CommandId, NodeUid},
-    words::{Action, Level},
+    words::Action,
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use sqlx::{Connection as _, PgConnection};
 
-use super::{Error, Report, Reported};
+use super::{Error, Report};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     sign::Signer,
     store::{
         Class, Labelled as _,
-        adopted::{Found, found, plan_rev_keep},
+        adopted::{found, plan_rev_keep},
         command::{Issue, Seal, Signed, command_insert},
         decision::{cooldown_apply, decision_insert},
         incident::{incident_insert, incident_update},
@@ -52,17 +52,17 @@ pub(super) async fn adopt(
             return Ok(None);
         }
     };
-    // An Event changes nothing that would have to be undone.
-    let Some(to) = under_way(command.action()) else { return Ok(None) };
+    // Nothing of an Event stands: its node need not be held for it.
+    if command.action() == Action::Notify {
+        return Ok(None);
+    }
     let node = command.target.node.uid.clone();
     judgement_lock(conn, cluster, &node, "settle").await?;
     let Some(found) = found(conn, cluster, &node).await? else { return Ok(None) };
-    if !stands(&command, report, &found) {
-        return Ok(None);
-    }
+    let Some(change) = adopt::adopt(&command, report.over(), &found) else { return Ok(None) };
     // Its numbers may have been given out again by a database that did not know of them.
     let mut attempt = conn.begin().await.label("adopt.savepoint")?;
-    match take(&mut attempt, cluster, &command, to, found, envelope, signer).await {
+    match take(&mut attempt, cluster, &command, &change, envelope, signer).await {
         Ok(()) => {
             attempt.commit().await.label("adopt.release")?;
             tracing::warn!(cluster.id = %cluster, node.name = %command.target.node.name, command.id = %id, "a command that this database had lost is taken over");
@@ -77,57 +77,23 @@ pub(super) async fn adopt(
     }
 }
 
-/// What an incident does whose command this is.
-const fn under_way(action: Action) -> Option<IncidentState> {
-    match action {
-        Action::Notify => None,
-        Action::Mark => Some(IncidentState::Quarantining),
-        Action::Evict => Some(IncidentState::Draining),
-        Action::Release => Some(IncidentState::Releasing),
-    }
-}
-
-/// It is not over, or the node carries the very mark that it set: of that its record tells how to undo it. What was undone
-/// since, by whomever, is history that no one needs to act on.
-fn stands(command: &Command, report: &Report, found: &Found) -> bool {
-    let over = matches!(report.reported, Reported::State(state) if state.terminal());
-    !over || (command.harmful() && found.marked && found.plan_revision == command.plan_rev)
-}
-
 async fn take(
     conn: &mut PgConnection,
     cluster: &ClusterId,
     command: &Command,
-    state: IncidentState,
-    found: Found,
+    change: &IncidentChange,
     envelope: &[u8],
     signer: &Signer,
 ) -> Result<(), Error> {
     let now = moment::now(conn).await?;
-    let level = Level::parse(&command.level);
-    let before = found.incident;
-    let change = IncidentChange {
-        id: before.as_ref().map_or(command.incident, |open| open.id),
-        opens: before.is_none(),
-        changed: true,
-        decision_no: before.as_ref().map_or(0, |open| open.decision_no) + 1,
-        state,
-        level: before.as_ref().map_or(Level::P2, |open| open.level).max(level.unwrap_or(Level::P2)),
-        manual: before.as_ref().map_or(level.is_none(), |open| open.manual),
-        fault_keys: command.fault_keys.clone(),
-        reason: format!(
-            "taken over with command {}, which its cluster showed and this database had lost: {}",
-            command.id, command.reason
-        ),
-    };
     let policy = (command.policy_revision, command.policy_digest.as_str());
     if change.opens {
-        incident_insert(conn, cluster, &command.target.node, &change, policy.0, None, now).await?;
+        incident_insert(conn, cluster, &command.target.node, change, policy.0, None, now).await?;
     } else {
-        incident_update(conn, cluster, &change, policy.0, None, now).await?;
+        incident_update(conn, cluster, change, policy.0, None, now).await?;
     }
     let decision = Decision { reasons: vec![change.reason.clone()], ..Decision::nothing(policy.0) };
-    decision_insert(conn, cluster, &change, &decision, policy, now).await?;
+    decision_insert(conn, cluster, change, &decision, policy, now).await?;
     plan_rev_keep(conn, cluster, &command.target.node.uid, command.plan_rev).await?;
     if command.harmful() {
         cooldown_apply(conn, cluster, &command.target.node.uid, Some(change.id), CooldownOp::Reserve, now).await?;
@@ -154,22 +120,4 @@ async fn take(
     command_insert(conn, cluster, &planned(command), issue, Some(&seal), now).await?;
     audit::append(conn, chain_of(cluster), &[entry], now).await?;
     Ok(())
-}
-
-fn planned(command: &Command) -> PlannedCommand {
-    PlannedCommand {
-        id: command.id,
-        idempotency_key: command.idempotency_key.clone(),
-        action: command.action(),
-        steps: command.steps.clone(),
-        node: command.target.node.clone(),
-        gpu: command.target.gpu.clone(),
-        level: command.level.clone(),
-        reason: command.reason.clone(),
-        fault_keys: command.fault_keys.clone(),
-        ignore_cooldown: command.ignore_cooldown,
-        times: command.times,
-        plan_rev: command.plan_rev,
-        takes_rate: false,
-    }
 }

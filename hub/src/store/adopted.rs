@@ -1,5 +1,6 @@
 //! What a lost command meets where it is taken over: its node as the cluster last showed it, and the incident that is open.
 
+use gpuheal_hub_core::adopt::{Found, OpenIncident};
 use gpuheal_proto::{
     ids::{ClusterId, IncidentId, NodeUid},
     words::Level,
@@ -8,30 +9,6 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Error, Labelled as _, natural, read, signed};
-
-/// A node for which something is taken over.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// Something of ours is on it.
-    pub marked: bool,
-    /// The plan that wrote to it last.
-    pub plan_revision: u64,
-    /// Its open incident.
-    pub incident: Option<OpenIncident>,
-}
-
-/// An incident that is not over.
-#[derive(Clone, Copy, Debug)]
-pub struct OpenIncident {
-    /// Which.
-    pub id: IncidentId,
-    /// The worst so far.
-    pub level: Level,
-    /// A person asked for it.
-    pub manual: bool,
-    /// Number of its last decision.
-    pub decision_no: u32,
-}
 
 type FoundRow = (bool, i64, Option<Uuid>, Option<String>, Option<bool>, Option<i32>);
 

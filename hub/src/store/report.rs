@@ -120,6 +120,12 @@ impl Report {
         }
     }
 
+    /// It tells an end.
+    #[must_use]
+    pub const fn over(&self) -> bool {
+        matches!(self.reported, Reported::State(state) if state.terminal())
+    }
+
     /// Some step had an effect that is known of.
     #[must_use]
     pub fn did_something(&self) -> bool {

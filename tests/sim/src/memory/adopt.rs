@@ -1,33 +1,32 @@
 //! A command that its cluster shows and that this database has lost: taken over as the hub takes it over.
 
-use gpuheal_hub::{
-    audit::Kind,
-    settle::{Report, Reported},
-    sign::Signer,
-};
+use gpuheal_hub::{audit::Kind, settle::Report, sign::Signer};
 use gpuheal_hub_core::{
+    adopt::{self, Found, OpenIncident, planned},
     cooldown::{Cooldown, CooldownState},
-    decide::PlannedCommand,
-    incident::IncidentState,
+    decide::IncidentChange,
 };
 use gpuheal_proto::{
     command::{Command as Body, CommandState},
-    ids::{ClusterId, CommandId, IncidentId},
-    words::{Action, Level},
+    ids::{ClusterId, CommandId},
 };
 use serde_json::json;
 
-use super::{Command, Incident, Memory, inventory::marked};
+use super::{Command, Incident, Memory, inventory::marked, rows::Issue};
 
 impl Memory {
     /// True: it is known now.
     pub(super) fn adopt(&mut self, id: &ClusterId, command: CommandId, report: &Report, bytes: &[u8], signer: &Signer) -> bool {
         let Ok(body) = signer.own(bytes) else { return false };
-        let Some(state) = under_way(body.action()).filter(|_| body.id == command && body.audience == *id) else { return false };
-        if !self.stands(id, &body, report) || self.taken(id, &body) {
+        if body.id != command || body.audience != *id {
             return false;
         }
-        let Some((incident, decision_no)) = self.incident_for(id, &body, state) else { return false };
+        let Some(change) = self.found(id, &body).and_then(|found| adopt::adopt(&body, report.over(), &found)) else { return false };
+        if self.taken(id, &body, &change) {
+            return false;
+        }
+        let incident = change.id;
+        self.change_incident(id, &body, &change);
         let cluster = self.cluster(id);
         let node = body.target.node.uid.clone();
         if let Some(row) = cluster.nodes.get_mut(&node) {
@@ -37,44 +36,44 @@ impl Memory {
             cluster.cooldowns.insert(node, Cooldown { incident, state: CooldownState::Reserved });
         }
         let body_told = json!({"action": body.action(), "cmd_seq": body.cmd_seq, "plan_rev": body.plan_rev});
-        let made = self.command_of(body, incident, decision_no, bytes);
+        let made = self.command_of(body, &change, bytes);
         self.cluster(id).commands.insert(command, made);
         self.tell(id, Kind::CommandAdopted, &format!("spoke/{id}"), &format!("command/{command}"), Some(incident), &body_told);
         true
     }
 
-    /// It is not over, or the node carries the very mark that it set.
-    fn stands(&self, id: &ClusterId, body: &Body, report: &Report) -> bool {
-        let Some(node) = self.clusters.get(id).and_then(|cluster| cluster.nodes.get(&body.target.node.uid)) else { return false };
-        let over = matches!(report.reported, Reported::State(state) if state.terminal());
-        !over || (body.harmful() && marked(&node.mark) && node.plan_revision == body.plan_rev)
+    fn found(&self, id: &ClusterId, body: &Body) -> Option<Found> {
+        let cluster = self.clusters.get(id)?;
+        let node = cluster.nodes.get(&body.target.node.uid)?;
+        let open = |incident: &Incident| OpenIncident {
+            id: incident.id,
+            level: incident.level,
+            manual: incident.manual,
+            decision_no: incident.decision_no,
+        };
+        let incident = cluster.open_incident(&body.target.node.uid).map(open);
+        Some(Found { marked: marked(&node.mark), plan_revision: node.plan_revision, incident })
     }
 
-    /// One of its numbers was given out again.
-    fn taken(&self, id: &ClusterId, body: &Body) -> bool {
+    /// One of its numbers was given out again, or its incident is over.
+    fn taken(&self, id: &ClusterId, body: &Body, change: &IncidentChange) -> bool {
         let same = |other: &Command| {
             other.cmd_seq == body.cmd_seq
                 || other.planned.idempotency_key == body.idempotency_key
                 || (other.planned.node.uid == body.target.node.uid && other.planned.plan_rev == body.plan_rev)
         };
-        self.clusters.get(id).is_some_and(|cluster| cluster.commands.values().any(same))
+        let over = |cluster: &super::Cluster| change.opens && cluster.incidents.contains_key(&change.id);
+        self.clusters.get(id).is_some_and(|cluster| over(cluster) || cluster.commands.values().any(same))
     }
 
-    /// The node's open incident, or its own that opens now; and the number of the decision.
-    fn incident_for(&mut self, id: &ClusterId, body: &Body, state: IncidentState) -> Option<(IncidentId, u32)> {
+    fn change_incident(&mut self, id: &ClusterId, body: &Body, change: &IncidentChange) {
         let now = self.now;
-        let cluster = self.cluster(id);
-        let level = Level::parse(&body.level);
-        let open = cluster.open_incident(&body.target.node.uid).map(|incident| incident.id);
-        if open.is_none() && cluster.incidents.contains_key(&body.incident) {
-            return None;
-        }
-        let incident = cluster.incidents.entry(open.unwrap_or(body.incident)).or_insert_with(|| Incident {
-            id: body.incident,
+        let incident = self.cluster(id).incidents.entry(change.id).or_insert_with(|| Incident {
+            id: change.id,
             node: body.target.node.clone(),
-            level: Level::P2,
-            manual: level.is_none(),
-            state,
+            level: change.level,
+            manual: change.manual,
+            state: change.state,
             state_at: now,
             reason: String::new(),
             decision_no: 0,
@@ -84,58 +83,28 @@ impl Memory {
             faults: Default::default(),
             decisions: Default::default(),
         });
-        if incident.state != state {
-            (incident.state, incident.state_at) = (state, now);
+        if incident.state != change.state {
+            (incident.state, incident.state_at) = (change.state, now);
         }
-        incident.level = incident.level.max(level.unwrap_or(Level::P2));
-        incident.reason =
-            format!("taken over with command {}, which its cluster showed and this database had lost: {}", body.id, body.reason);
-        incident.decision_no += 1;
-        incident.policy_revision = body.policy_revision;
-        incident.decisions.insert(incident.decision_no, incident.level);
-        Some((incident.id, incident.decision_no))
+        (incident.level, incident.decision_no, incident.policy_revision) = (change.level, change.decision_no, body.policy_revision);
+        incident.reason.clone_from(&change.reason);
+        incident.decisions.insert(change.decision_no, change.level);
     }
 
-    fn command_of(&self, body: Body, incident: IncidentId, decision_no: u32, bytes: &[u8]) -> Command {
-        let planned = PlannedCommand {
-            id: body.id,
-            idempotency_key: body.idempotency_key.clone(),
-            action: body.action(),
-            steps: body.steps,
-            node: body.target.node,
-            gpu: body.target.gpu,
-            level: body.level,
-            reason: body.reason,
-            fault_keys: body.fault_keys,
-            ignore_cooldown: body.ignore_cooldown,
-            times: body.times,
-            plan_rev: body.plan_rev,
-            takes_rate: false,
+    fn command_of(&self, body: Body, change: &IncidentChange, bytes: &[u8]) -> Command {
+        let planned = planned(&body);
+        let issue = Issue {
+            incident: change.id,
+            decision_no: change.decision_no,
+            cmd_seq: body.cmd_seq,
+            hub_term: body.hub_term,
+            policy: (body.policy_revision, body.policy_digest),
         };
         Command {
             envelope: Some(bytes::Bytes::copy_from_slice(bytes)),
             sha256: gpuheal_spoke_core::verify::fingerprint(bytes),
             state: CommandState::Signed,
-            ..Command::proposed(
-                planned,
-                super::rows::Issue {
-                    incident,
-                    decision_no,
-                    cmd_seq: body.cmd_seq,
-                    hub_term: body.hub_term,
-                    policy: (body.policy_revision, body.policy_digest),
-                },
-                self.now,
-            )
+            ..Command::proposed(planned, issue, self.now)
         }
-    }
-}
-
-const fn under_way(action: Action) -> Option<IncidentState> {
-    match action {
-        Action::Notify => None,
-        Action::Mark => Some(IncidentState::Quarantining),
-        Action::Evict => Some(IncidentState::Draining),
-        Action::Release => Some(IncidentState::Releasing),
     }
 }
