@@ -3,7 +3,7 @@
 //! in `clock`, private keys in `sign`, flags in `args`.
 
 #[macro_use]
-mod crash;
+extern crate gpuheal_crash;
 
 pub mod app;
 pub mod args;

@@ -8,11 +8,15 @@ mod parts;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
+use clap::Parser as _;
 use gpuheal_proto::chain::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Run;
+use crate::{
+    args::{Args, Command, Run},
+    healaction,
+};
 use parts::Parts;
 
 /// What a web server's open requests, or the last statuses on the link, may take at the end.
@@ -20,9 +24,19 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The hand stops between two steps; one step is one API call.
 const HAND_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the spoke; the program's exit code.
+/// The program: does what its command line says. Exit codes: 0 told to end, 1 failed; clap exits with 2 by itself.
 #[must_use]
-pub fn main(run: Run) -> ExitCode {
+pub fn main() -> ExitCode {
+    match Args::parse().command {
+        Command::Crd => {
+            print!("{}", healaction::crd_yaml());
+            ExitCode::SUCCESS
+        }
+        Command::Run(run) => self::run(*run),
+    }
+}
+
+fn run(run: Run) -> ExitCode {
     logs::init(&run);
     // A second provider is never installed here.
     let _ = rustls::crypto::ring::default_provider().install_default();

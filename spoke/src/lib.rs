@@ -3,7 +3,7 @@
 //! A spoke never decides to harm anything on its own.
 
 #[macro_use]
-mod crash;
+extern crate gpuheal_crash;
 
 pub mod app;
 pub mod args;

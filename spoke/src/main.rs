@@ -2,20 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use gpuheal_spoke::{
-    app,
-    args::{Args, Command},
-    healaction,
-};
-
 fn main() -> ExitCode {
-    // clap exits with 2 by itself.
-    match Args::parse().command {
-        Command::Crd => {
-            print!("{}", healaction::crd_yaml());
-            ExitCode::SUCCESS
-        }
-        Command::Run(run) => app::main(*run),
-    }
+    gpuheal_spoke::app::main()
 }

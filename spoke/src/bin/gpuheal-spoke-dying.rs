@@ -2,15 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-use gpuheal_spoke::{
-    app,
-    args::{Args, Command},
-};
-
 fn main() -> ExitCode {
-    match Args::parse().command {
-        Command::Run(run) => app::main(*run),
-        Command::Crd => ExitCode::from(2),
-    }
+    gpuheal_spoke::app::main()
 }

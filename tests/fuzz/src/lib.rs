@@ -2,10 +2,9 @@
 //! from. `engine.rs` gives them to libFuzzer (`make fuzz`), `tests/replay.rs` to every test run. No target reads a clock or rolls
 //! dice, so that an input that failed once fails again.
 
-/// The fail points of the files that are taken in below: nobody dies of one here.
-macro_rules! dies_at {
-    ($point:literal) => {};
-}
+// The files that are taken in below have fail points.
+#[macro_use]
+extern crate gpuheal_crash;
 
 mod believable;
 mod commands;
