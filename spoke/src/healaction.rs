@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, cursor, envelope_bytes, foreign_spec, is_final, new_spec, seq, set_condition, state, state_refused, status_of, undo_of,
+    begun, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec, seq, set_condition, state, state_refused,
+    status_of, undo_of,
 };
 pub use self::standing::{marked_node, standing_marks, standing_undo};
 

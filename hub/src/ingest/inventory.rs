@@ -29,7 +29,7 @@ use crate::{
         moment,
         node::{
             Config, NodeRow, StateHead, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern,
-            nodes_upsert, plan_revs_adopt, state_advance, state_head_lock,
+            nodes_upsert, plan_revs_adopt, size_count, state_advance, state_head_lock,
         },
         pool::hub_term_raise,
     },
@@ -228,6 +228,9 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<Tak
     };
     state_advance(&mut tx, cluster, &state, now).await?;
     let touched: Vec<String> = changed.iter().chain(&gone).cloned().collect();
+    if !touched.is_empty() {
+        size_count(&mut tx, cluster).await?;
+    }
     let concern = nodes_of_concern(&mut tx, cluster, &touched).await?;
     judgements_ask(&mut tx, &concern, "cluster state").await?;
     let mut entries = regression(&mut tx, cluster, head.adopting).await?;

@@ -79,7 +79,7 @@ pub struct Config {
     pub errors: Vec<String>,
 }
 
-/// Moves a cluster's state forward once its nodes are written, and counts those; its row is locked by [`state_head_lock`].
+/// Moves a cluster's state forward; its row is locked by [`state_head_lock`].
 ///
 /// # Errors
 /// When the row is not there.
@@ -101,15 +101,18 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
     .bind(config.map(|config| config.resource_version.as_str()))
     .bind(config.map(|config| config.yaml.as_str()))
     .bind(config.map(|config| Json(&config.errors)))
-    .execute(&mut *conn)
+    .execute(conn)
     .await
     .label("cluster.state_advance")?;
-    touched("cluster.state_advance", 1, &result)?;
-    size_count(conn, cluster).await
+    touched("cluster.state_advance", 1, &result)
 }
 
-/// Here, so that no judgement has to count: a fleet has many more judgements than nodes that come and go.
-async fn size_count(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
+/// Counts a cluster's GPU nodes once some of them were written, so that no judgement has to: a fleet has many more judgements than
+/// nodes that come and go.
+///
+/// # Errors
+/// When the database fails.
+pub async fn size_count(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
     sqlx::query(
         "INSERT INTO cluster_sizes AS z (cluster_id, gpu_nodes) \
          SELECT $1, count(*) FROM nodes WHERE cluster_id = $1 AND gone_at IS NULL AND gpus_capacity > 0 \

@@ -247,7 +247,7 @@ impl HandLoop {
 
     /// Whether an effect may have happened, by the record or by the node.
     pub(super) fn begun(&self, action: &HealAction, command: &Command) -> bool {
-        healaction::begun(action) || mark::written(&self.ctx.deps.nodes, command)
+        mark::begun(&self.ctx.deps.nodes, action, command)
     }
 
     pub(super) fn spawn_run(&mut self, envelope: Envelope<Verified>, existing: Option<Arc<HealAction>>) {

@@ -21,6 +21,7 @@ use serde_json::Value;
 use super::{Ctx, api::Error, guard::Halt, notify, run::Run};
 use crate::{
     events::Kind,
+    healaction::{self, HealAction},
     metrics,
     verify::{cached_node, node_facts, record_now},
     watch::Nodes,
@@ -88,12 +89,9 @@ pub(super) fn tell(run: &mut Run<'_>, want: Want) {
     notify::tell(run, "mark", Kind::Warning, format!("quarantined: {}{then}", done.join(", ")));
 }
 
-/// Whether the node shows, in our watch, that this command has written to it, whatever its record says: the patch may have
-/// been the last thing that a leader did.
-pub(super) fn written(nodes: &Nodes, command: &Command) -> bool {
-    let target = &command.target.node;
-    let ours = |node: &NodeFacts| node.uid == target.uid.as_str() && node.plan_revision() == Some(command.plan_rev);
-    command.writes_node() && cached_node(nodes, target.name.as_str()).is_some_and(|node| ours(&node))
+/// Whether an effect of a command may have happened, by its record or by the node as our watch shows it.
+pub(super) fn begun(nodes: &Nodes, action: &HealAction, command: &Command) -> bool {
+    healaction::may_have_begun(action, command, || cached_node(nodes, command.target.node.name.as_str()))
 }
 
 /// What came of a patch.

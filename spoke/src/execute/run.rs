@@ -94,7 +94,7 @@ pub(super) async fn run(
             Err(ended) => return ended,
         },
     };
-    let effect = taken_up && (healaction::begun(&action) || mark::written(&ctx.deps.nodes, command));
+    let effect = taken_up && mark::begun(&ctx.deps.nodes, &action, command);
     let by = if effect { command.times.finish_by } else { command.times.start_by };
     let mut run = Run {
         guard: Guard { ctx, command, stop, reign, by, marked: None },

@@ -6,6 +6,7 @@ use gpuheal_proto::{
     fault::FaultClass,
     time::Timestamp,
 };
+use gpuheal_spoke_core::mark::NodeFacts;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Condition, HealAction, HealActionSpec, HealActionStatus, UndoEntry};
@@ -88,6 +89,12 @@ pub fn is_final(action: &HealAction) -> bool {
 #[must_use]
 pub fn begun(action: &HealAction) -> bool {
     state(action) == CommandState::Started || cursor(action) > 0
+}
+
+/// Whether an effect of its command may have happened, by its own record or, where that tells of none, by the node.
+#[must_use]
+pub fn may_have_begun(action: &HealAction, command: &Command, node: impl FnOnce() -> Option<NodeFacts>) -> bool {
+    begun(action) || node().is_some_and(|node| node.written_by(command))
 }
 
 /// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.

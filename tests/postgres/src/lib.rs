@@ -3,6 +3,7 @@
 //! the machine's own. Tests take [`database`]: one server per test process, one migrated database per test.
 
 mod binaries;
+mod keeper;
 mod pooler;
 mod server;
 

@@ -2,16 +2,17 @@
 //! transactions of one client rarely meet the same one. Started and ended as the server is.
 
 use std::{
-    env,
-    fs::{self, File},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::server::{Error, PORT_ATTEMPTS, READY_WITHIN, as_owner, free_port};
+use crate::{
+    keeper::Keeper,
+    server::{Error, PORT_ATTEMPTS, READY_WITHIN, free_port},
+};
 
 /// Where Debian and Ubuntu put it, which PATH need not name.
 const DEBIAN: &str = "/usr/sbin/pgbouncer";
@@ -20,23 +21,11 @@ const LISTENS: &str = "process up: PgBouncer";
 /// What it logs when it cannot.
 const GAVE_UP: &str = "FATAL";
 
-/// Runs it, and waits for its own standard input to end, which it does when the owner drops it or dies by any signal.
-const KEEPER: &str = r#"
-pgbouncer=$1 settings=$2 remove=$3; shift 3
-"$@" "$pgbouncer" "$settings" &
-pid=$!
-read -r _
-kill -INT "$pid" 2>/dev/null
-wait "$pid"
-rm -rf "$remove"
-exit 0
-"#;
-
 /// A running pooler. Dropping it stops it.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
-    keeper: Child,
+    _keeper: Keeper,
 }
 
 impl Pooler {
@@ -60,7 +49,8 @@ impl Pooler {
             fs::write(dir.join("users"), "\"postgres\" \"\"\n").map_err(wrap)?;
             fs::write(dir.join("pgbouncer.ini"), settings(&dir, server_port, port, connections)).map_err(wrap)?;
             let log = dir.join("pgbouncer.log");
-            let pooler = Self { port, keeper: keep(&program, &dir, &log)? };
+            let settings = dir.join("pgbouncer.ini");
+            let pooler = Self { port, _keeper: Keeper::start(&program, &[settings.as_os_str()], &log, Some(&dir))? };
             if pooler.ready(&log) {
                 return Ok(pooler);
             }
@@ -91,13 +81,6 @@ impl Pooler {
     }
 }
 
-impl Drop for Pooler {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _stopped = self.keeper.wait();
-    }
-}
-
 fn program() -> Result<PathBuf, Error> {
     let path = env::var_os("PATH").unwrap_or_default();
     let on_path = env::split_paths(&path).map(|dir| dir.join("pgbouncer"));
@@ -111,24 +94,4 @@ fn settings(dir: &Path, server_port: u16, port: u16, connections: u32) -> String
          auth_type = trust\nauth_file = {}\npool_mode = transaction\ndefault_pool_size = {connections}\nmax_client_conn = 500\n",
         dir.join("users").display()
     )
-}
-
-fn keep(program: &Path, dir: &Path, log: &Path) -> Result<Child, Error> {
-    let wrap = |source| Error::Directory { path: log.to_owned(), source };
-    let out = File::create(log).map_err(wrap)?;
-    let err = out.try_clone().map_err(wrap)?;
-    Command::new("sh")
-        .args(["-c", KEEPER, "keeper"])
-        .arg(program)
-        .arg(dir.join("pgbouncer.ini"))
-        .arg(dir)
-        .args(as_owner())
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(out)
-        .stderr(err)
-        // As for the server: an interrupt ends the owner first.
-        .process_group(0)
-        .spawn()
-        .map_err(|source| Error::Spawn { name: "sh".to_owned(), source })
 }

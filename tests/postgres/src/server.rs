@@ -1,17 +1,19 @@
 //! One server: made, started, and stopped by its process id when its owner lets go of it or dies.
 
 use std::{
-    fs::{self, File},
-    io,
+    fs, io,
     net::TcpListener,
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::binaries;
+use crate::{
+    binaries,
+    keeper::{Keeper, as_owner},
+};
 
 /// A cold start on a loaded two-core machine takes about 2 s; sixty times that.
 pub(crate) const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -20,24 +22,11 @@ const PORT_TAKEN: &str = "could not create any TCP/IP sockets";
 /// A free port may be taken by somebody else before the server binds it.
 pub(crate) const PORT_ATTEMPTS: u32 = 5;
 
-/// Runs the server and waits for its own standard input to end, which it does when the owner drops it or dies by any
-/// signal; then stops the server by its process id and, if told, removes its directory.
-const KEEPER: &str = r#"
-bin=$1 data=$2 remove=$3; shift 3
-"$@" "$bin/postgres" -D "$data" &
-pid=$!
-read -r _
-kill -INT "$pid" 2>/dev/null
-wait "$pid"
-[ -n "$remove" ] && rm -rf "$remove"
-exit 0
-"#;
-
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,
-    keeper: Child,
+    _keeper: Keeper,
 }
 
 /// How a server treats what it is told to keep.
@@ -82,7 +71,8 @@ impl Postgres {
             let port = free_port().map_err(Error::Port)?;
             configure(&data, port, durability)?;
             let log = dir.join("postgres.log");
-            let server = Self { port, keeper: keep(&bin, &data, &log, remove)? };
+            let args = ["-D".as_ref(), data.as_os_str()];
+            let server = Self { port, _keeper: Keeper::start(&bin.join("postgres"), &args, &log, remove)? };
             if server.ready(&data, &log) {
                 return Ok(server);
             }
@@ -125,18 +115,6 @@ impl Postgres {
     pub const fn port(&self) -> u16 {
         self.port
     }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _stopped = self.keeper.wait();
-    }
-}
-
-/// Words that lead a command line which must not run as root.
-pub(crate) fn as_owner() -> &'static [&'static str] {
-    if binaries::root() { &["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] } else { &["env"] }
 }
 
 fn initialise(bin: &Path, dir: &Path, data: &Path) -> Result<(), Error> {
@@ -183,25 +161,6 @@ fn configure(data: &Path, port: u16, durability: Durability) -> Result<(), Error
          timezone = 'UTC'\nlog_timezone = 'UTC'\n{durable}"
     );
     fs::write(&path, text).map_err(|source| Error::Directory { path, source })
-}
-
-fn keep(bin: &Path, data: &Path, log: &Path, remove: Option<&Path>) -> Result<Child, Error> {
-    let out = File::create(log).map_err(|source| Error::Directory { path: log.to_owned(), source })?;
-    let err = out.try_clone().map_err(|source| Error::Directory { path: log.to_owned(), source })?;
-    Command::new("sh")
-        .args(["-c", KEEPER, "keeper"])
-        .arg(bin)
-        .arg(data)
-        .arg(remove.unwrap_or_else(|| Path::new("")))
-        .args(as_owner())
-        .current_dir("/")
-        .stdin(Stdio::piped())
-        .stdout(out)
-        .stderr(err)
-        // Out of the terminal's foreground group: an interrupt ends the owner first, and the keeper then tidies up.
-        .process_group(0)
-        .spawn()
-        .map_err(|source| Error::Spawn { name: "sh".to_owned(), source })
 }
 
 /// Why there is no server.

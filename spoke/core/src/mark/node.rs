@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY};
+use gpuheal_proto::{
+    command::Command,
+    kubernetes::{ANNOTATION_PLAN_REVISION, LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY},
+};
 use serde_json::Value;
 
 /// What we read of a node, at one resourceVersion.
@@ -75,6 +78,13 @@ impl NodeFacts {
     #[must_use]
     pub fn plan_revision(&self) -> Option<u64> {
         self.annotation(ANNOTATION_PLAN_REVISION)?.parse().ok()
+    }
+
+    /// Whether it shows that this command has written to it, whatever the command's record says: the patch may have been the last
+    /// thing that a leader did.
+    #[must_use]
+    pub fn written_by(&self, command: &Command) -> bool {
+        command.writes_node() && self.uid == command.target.node.uid.as_str() && self.plan_revision() == Some(command.plan_rev)
     }
 
     /// Whether a taint of this key is on it, whatever its effect.

@@ -99,10 +99,7 @@ impl Spoke {
 
     /// Whether an effect may have happened, by the record or by the node.
     fn begun(&self, action: &HealAction, command: &gpuheal_proto::command::Command) -> bool {
-        let target = &command.target.node;
-        let ours = |node: &NodeFacts| node.uid == target.uid.as_str() && node.plan_revision() == Some(command.plan_rev);
-        let written = command.writes_node() && self.cache.facts(target.name.as_str()).is_some_and(|node| ours(&node));
-        healaction::begun(action) || written
+        healaction::may_have_begun(action, command, || self.cache.facts(command.target.node.name.as_str()))
     }
 
     fn admit(
