@@ -109,11 +109,9 @@ impl Disk {
         let lock = File::create(dir.join("lock")).map_err(fail("create the lock"))?;
         lock.try_lock().map_err(|_| Error::InUse)?;
         let Loaded { mut streams, held, resumable, next_index } = load(dir).map_err(fail("read the segments"))?;
-        let mut lost_untold = drop_oldest(&mut streams);
         let generation = streams.last().map_or(1, |stream| stream.generation + 1);
         if !resumable {
             streams.push(Stream { id: new_stream_id()?, generation, segments: Vec::new(), acked: Vec::new() });
-            lost_untold |= drop_oldest(&mut streams);
         }
         let mut disk = Self {
             dir: dir.to_owned(),
@@ -121,7 +119,7 @@ impl Disk {
             streams,
             file: lock.try_clone().map_err(fail("open"))?,
             held,
-            lost_untold,
+            lost_untold: false,
             given_up: BTreeMap::new(),
             next_index,
             _lock: lock,
@@ -133,6 +131,10 @@ impl Disk {
         } else {
             disk.rotate().map_err(fail("create a segment"))?;
         }
+        // Only now is what is held written anew. First what is empty, or a process that dies again and again, and finds nothing,
+        // would push out what still waits for a hub.
+        disk.trim(Duration::ZERO, disk.limits.keep_acked);
+        disk.lost_untold = drop_oldest(&mut disk.streams);
         Ok(disk)
     }
 

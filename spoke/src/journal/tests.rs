@@ -140,6 +140,23 @@ async fn a_second_start_after_a_clean_one_that_crashed_is_a_new_stream() {
     assert_ne!(journal.head().borrow().stream, first);
 }
 
+#[tokio::test]
+async fn one_that_dies_again_and_again_and_finds_nothing_pushes_out_nothing_that_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = reopen(dir.path()).await;
+    journal.append(&[fault("79")], vec![("n1".into(), Bytes::from_static(b"held"))]).await.unwrap();
+    let waits = journal.head().borrow().stream.clone();
+    drop(journal);
+    for _ in 0..20 {
+        let (journal, held) = reopen(dir.path()).await;
+        assert_eq!(held["n1"], "held");
+        drop(journal);
+    }
+    let (journal, _) = reopen(dir.path()).await;
+    assert_eq!(codes(&journal.read(&waits, 1).await.unwrap()), ["79"]);
+    assert_eq!(journal.heads().await.unwrap().len(), 2);
+}
+
 /// Three records, the last two of which may be hurt; and the bytes of the file.
 async fn three_records() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();

@@ -98,8 +98,27 @@ impl Hub {
         session.heard = now;
         let owner = session.owner.clone();
         let taken = match message {
-            Up::FaultBatch(batch) => store.faults(&owner, batch).map(|ack| self.acked(conn, &owner, ack)),
-            Up::Gap(gap) => store.gap(&owner, gap).map(|ack| self.acked(conn, &owner, ack)),
+            Up::FaultBatch(batch) => {
+                let words = format!(
+                    "{} takes {} faults of {}/{}, {} from {}",
+                    self.id,
+                    batch.faults.len(),
+                    owner.cluster,
+                    owner.replica,
+                    batch.stream_id,
+                    batch.first_seq
+                );
+                self.out.push(Out::Say(words));
+                store.faults(&owner, batch).map(|ack| self.acked(conn, &owner, ack))
+            }
+            Up::Gap(gap) => {
+                let words = format!(
+                    "{} takes a gap of {}/{}, {} from {} to {}",
+                    self.id, owner.cluster, owner.replica, gap.stream_id, gap.from_seq, gap.to_seq
+                );
+                self.out.push(Out::Say(words));
+                store.gap(&owner, gap).map(|ack| self.acked(conn, &owner, ack))
+            }
             Up::ClusterState(state) => {
                 let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
                 store.state(cluster, state).map(|taken| self.told(conn, whole, taken))
@@ -131,6 +150,7 @@ impl Hub {
 
     fn acked(&mut self, conn: u64, owner: &Owner, ack: v1::FaultAck) {
         self.out.push(Out::Committed(owner.clone()));
+        self.out.push(Out::Say(format!("{} acks {} up to {}", self.id, ack.stream_id, ack.persisted_upto)));
         self.down(conn, Down::FaultAck(ack));
     }
 

@@ -46,11 +46,13 @@ impl Journal {
     pub fn open(&mut self, fresh: &str, reused: bool) -> BTreeMap<String, Vec<u8>> {
         let goes_on = (self.closed || reused) && !self.streams.is_empty();
         self.closed = false;
-        // What holds nothing is no stream.
-        self.streams.retain(|stream| !stream.faults.is_empty());
-        if !goes_on || self.streams.is_empty() {
+        if !goes_on {
             self.streams.push(Stream::new(StreamId::parse(fresh).expect("a word is a stream id")));
         }
+        // What holds nothing is no stream; but the last one is written, and an earlier one, which was not closed, never again.
+        let written = self.streams.len() - 1;
+        let mut at = 0..;
+        self.streams.retain(|stream| at.next() == Some(written) || !stream.faults.is_empty());
         if self.streams.len() > STREAMS_MAX {
             let oldest = self.streams.remove(0);
             if oldest.acked < oldest.faults.len() as u64 {
