@@ -114,27 +114,41 @@ pub fn chain_of(cluster: &ClusterId) -> &str {
 }
 
 /// Adds entries at the end of a chain, in order, and holds its head until commit. The last lock of any transaction; who
-/// takes several chains takes them in the order of their names.
+/// takes several chains takes them by [`append_all`].
 ///
 /// # Errors
 /// When the database fails; the caller's transaction must then fail too.
 pub async fn append(conn: &mut PgConnection, chain: &str, entries: &[Entry], now: Timestamp) -> Result<(), store::Error> {
-    if entries.is_empty() {
+    append_all(conn, &[(chain, entries)], now).await
+}
+
+/// Adds entries at the ends of several chains, whose heads are locked in the order of their names. The caller passes no
+/// chain twice.
+///
+/// # Errors
+/// As [`append`].
+pub async fn append_all(conn: &mut PgConnection, chains: &[(&str, &[Entry])], now: Timestamp) -> Result<(), store::Error> {
+    let chains: Vec<(&str, &[Entry])> = chains.iter().filter(|(_, entries)| !entries.is_empty()).copied().collect();
+    if chains.is_empty() {
         return Ok(());
     }
     let began = Instant::now();
-    let outcome = extend(conn, chain, entries, now).await;
+    let outcome = extend(conn, &chains, now).await;
     metrics::AUDIT_SECONDS.observe(began.elapsed());
     metrics::AUDIT_APPENDS.inc([if outcome.is_ok() { "ok" } else { "failed" }]);
     outcome
 }
 
-async fn extend(conn: &mut PgConnection, chain: &str, entries: &[Entry], now: Timestamp) -> Result<(), store::Error> {
-    let head = rows::head_lock(conn, chain).await?;
-    let linked = audit::link(chain, head, entries.iter().map(|entry| fact(entry, now)).collect());
-    let Some(last) = linked.last() else { return Ok(()) };
-    let next = Head { seq: last.seq, hash: last.hash };
-    rows::chain_extend(conn, chain, head, next, &linked).await
+async fn extend(conn: &mut PgConnection, chains: &[(&str, &[Entry])], now: Timestamp) -> Result<(), store::Error> {
+    let names: Vec<&str> = chains.iter().map(|(chain, _)| *chain).collect();
+    let heads = rows::heads_lock(conn, &names).await?;
+    let (mut moved, mut linked) = (Vec::new(), Vec::new());
+    for ((chain, entries), from) in chains.iter().zip(heads) {
+        linked.extend(audit::link(chain, from, entries.iter().map(|entry| fact(entry, now)).collect()));
+        let to = linked.last().map_or(from, |last| Head { seq: last.seq, hash: last.hash });
+        moved.push(rows::Moved { chain, from, to });
+    }
+    rows::chains_extend(conn, &moved, &linked).await
 }
 
 fn fact(entry: &Entry, at: Timestamp) -> Fact {

@@ -1,7 +1,7 @@
 //! All SQL of the hub. Functions are named noun first and take a connection; affected rows are checked, and violated
 //! constraints become errors by their names. Locks are taken in one order by everybody: streams, then the node's row in
 //! `judgements`, then what belongs to that node, then budgets and rates (fleet, cluster), the cluster's command counter,
-//! and its audit head last.
+//! and its audit head last. Who only adds what nobody knew asks for a node without its lock: see [`judgement`].
 
 pub mod adopted;
 pub mod audit;
@@ -99,6 +99,14 @@ pub enum Error {
         /// What.
         value: String,
     },
+    /// A session that another owns now: nothing of what it says counts any more.
+    #[error("session {generation} of replica {replica} was taken over")]
+    TakenOver {
+        /// Whose.
+        replica: String,
+        /// The generation that is out.
+        generation: u64,
+    },
     /// A schema that is not the one this version was built for.
     #[error("the database's schema is not this version's: {why}; run `gpuheal-hub migrate` of the version that serves")]
     Schema {
@@ -121,7 +129,12 @@ impl Error {
         match self {
             Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
             Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
-            Self::Url(_) | Self::Pooler(_) | Self::Unreadable { .. } | Self::Schema { .. } | Self::Migrate(_) => Class::Bug,
+            Self::Url(_)
+            | Self::Pooler(_)
+            | Self::Unreadable { .. }
+            | Self::TakenOver { .. }
+            | Self::Schema { .. }
+            | Self::Migrate(_) => Class::Bug,
         }
     }
 

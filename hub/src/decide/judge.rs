@@ -27,7 +27,7 @@ use crate::{
     sign::Signer,
     store::{
         budget::guards_lock,
-        judgement::judgement_done,
+        judgement::judgements_done,
         snapshot::{Surroundings, snapshot_load, surroundings_load},
     },
 };
@@ -40,6 +40,8 @@ pub(super) struct Bench {
     now: Timestamp,
     guarded: bool,
     written: Written,
+    /// Nodes that were judged, and when each is judged next.
+    judged: Vec<(NodeUid, Option<Timestamp>)>,
 }
 
 impl Bench {
@@ -49,7 +51,7 @@ impl Bench {
         let policy = policies::of(conn, told.policy()).await?;
         let (now, narrowing) = (told.now(), narrowing(cluster, told.config()));
         let around = Surroundings::of(told, cluster, narrowing, &policy);
-        Ok(Self { cluster: cluster.clone(), policy, around, now, guarded: false, written: Written::default() })
+        Ok(Self { cluster: cluster.clone(), policy, around, now, guarded: false, written: Written::default(), judged: Vec::new() })
     }
 
     /// One node's story, as a decision would see it now.
@@ -74,7 +76,7 @@ impl Bench {
         request: Option<Request>,
     ) -> Result<Option<Decision>, Error> {
         let Some(mut snapshot) = self.snapshot(conn, node, request).await? else {
-            judgement_done(conn, &self.cluster, node, None).await?;
+            self.judged.push((node.clone(), None));
             return Ok(None);
         };
         let mut decision = self.decide(&snapshot)?;
@@ -85,7 +87,7 @@ impl Bench {
             decision = self.decide(&snapshot)?;
         }
         apply::node(conn, &snapshot, &decision, &self.policy, self.now, &mut self.written).await?;
-        judgement_done(conn, &self.cluster, node, decision.recheck_at).await?;
+        self.judged.push((node.clone(), decision.recheck_at));
         Ok(Some(decision))
     }
 
@@ -96,9 +98,10 @@ impl Bench {
         Ok(())
     }
 
-    /// Writes what must come last: commands under their numbers, signed when the signer is at hand, then the audit,
+    /// Writes when the judged nodes are judged next, and what must come last: commands under their numbers, signed when the signer is at hand, then the audit,
     /// which begins with what the transaction did `before` it judged.
     pub(super) async fn close(self, conn: &mut PgConnection, signer: Option<&Signer>, before: Vec<Entry>) -> Result<Issued, Error> {
+        judgements_done(conn, &self.cluster, &self.judged).await?;
         apply::close(conn, &self.cluster, self.written, &self.policy, self.now, signer, before).await
     }
 

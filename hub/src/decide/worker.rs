@@ -17,7 +17,7 @@ use crate::{
     sign::Signer,
     store::{
         Labelled as _,
-        judgement::{judgement_claim_one, judgement_defer, judgements_claim},
+        judgement::{asks_take, judgement_claim_one, judgement_defer, judgements_claim},
         pool::answered,
     },
     wake::{POLL, Wake},
@@ -25,8 +25,8 @@ use crate::{
 
 /// Workers of one hub: while one waits for its commit, the other judges.
 pub const WORKERS: usize = 2;
-/// Nodes of one transaction: at about 1 ms each it holds its locks for less than a tenth of a second.
-const BATCH: u32 = 64;
+/// Nodes of one transaction: at about 2 ms each its locks keep nobody for more than a thirtieth of a second.
+const BATCH: u32 = 16;
 /// Pause after the database failed.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A transaction that met a deadlock is repeated at once; after that its node waits for its turn.
@@ -67,6 +67,7 @@ pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
 
 async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<usize, Error> {
     let claimed = answered("decide.claim", async {
+        asks_take(&mut *pool.acquire().await.label("pool.acquire")?).await?;
         let mut tx = pool.begin().await.label("decide.begin")?;
         let claimed = judgements_claim(&mut tx, BATCH).await?;
         Ok::<_, Error>((tx, claimed))

@@ -23,9 +23,9 @@ use crate::{
     store::{
         Labelled as _,
         fault::{Episode, faults_insert, faults_known, faults_merge},
-        judgement::{NodeKey, judgements_ask},
+        judgement::{NodeKey, judgements_ask, judgements_note},
         node::cluster_ensure,
-        stream::{gap_insert, poison_insert, session_owns, stream_advance, streams_lock},
+        stream::{Advance, gap_insert, poison_insert, sessions_lost, streams_advance, streams_lock},
     },
 };
 
@@ -44,6 +44,26 @@ pub(super) struct Done {
 const JUDGED_MAX: usize = 4;
 
 type Key = (ClusterId, FaultKey);
+
+/// Nodes that are due to be judged.
+#[derive(Default)]
+struct Asked {
+    /// Their rows are locked.
+    locked: Vec<NodeKey>,
+    /// Another holds their rows; an ask was left.
+    held: Vec<NodeKey>,
+}
+
+impl Asked {
+    const fn any(&self) -> bool {
+        !self.locked.is_empty() || !self.held.is_empty()
+    }
+
+    /// Few enough to be judged at once, none of them in another's hands.
+    fn few(&self) -> bool {
+        self.held.is_empty() && (1..=JUDGED_MAX).contains(&self.locked.len())
+    }
+}
 
 /// A stream in this commit.
 struct Mark {
@@ -81,21 +101,22 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&
         take(&mut tx, submission, &mut marks, &mut tallies, &mut sights, now).await?;
     }
     let asked = admit(&mut tx, sights, &mut tallies, now).await?;
-    for ((cluster, stream), mark) in &marks {
-        if mark.upto > mark.from {
-            stream_advance(&mut tx, cluster, stream, mark.from, mark.upto).await?;
-        }
-    }
+    let moved = marks.iter().filter(|(_, mark)| mark.upto > mark.from);
+    let moved = moved.map(|((cluster, stream), mark)| Advance { cluster, stream, from: mark.from, to: mark.upto });
+    streams_advance(&mut tx, &moved.collect::<Vec<_>>()).await?;
+    let mut entries: Vec<(ClusterId, Entry)> =
+        tallies.into_iter().map(|(cluster, tally)| (cluster.clone(), tally.entry(&cluster))).collect();
     let mut issued = None;
-    for (cluster, tally) in tallies {
-        let entry = tally.entry(&cluster);
-        if let Some(signer) = signer.filter(|_| few(&asked, group)) {
-            let nodes: Vec<NodeUid> = asked.iter().map(|(_, node)| node.clone()).collect();
-            issued = Some(decide::within(&mut tx, &cluster, &nodes, Some(signer), vec![entry]).await.map_err(Box::new)?);
-        } else {
-            audit::append(&mut tx, chain_of(&cluster), &[entry], now).await?;
-        }
+    if let Some(signer) = signer.filter(|_| asked.few())
+        && let [(cluster, _)] = entries.as_slice()
+    {
+        let (cluster, entry) = (cluster.clone(), entries.remove(0).1);
+        let nodes: Vec<NodeUid> = asked.locked.iter().map(|(_, node)| node.clone()).collect();
+        issued = Some(decide::within(&mut tx, &cluster, &nodes, Some(signer), vec![entry]).await.map_err(Box::new)?);
     }
+    let chains: Vec<(&str, &[Entry])> =
+        entries.iter().map(|(cluster, entry)| (chain_of(cluster), std::slice::from_ref(entry))).collect();
+    audit::append_all(&mut tx, &chains, now).await?;
     dies_at!("ingest.before-commit");
     tx.commit().await.label("ingest.commit")?;
     dies_at!("ingest.committed");
@@ -104,17 +125,7 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&
         persisted_upto: marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto),
         credit: limits::CREDIT,
     };
-    Ok(Done {
-        acks: group.iter().map(ack).collect(),
-        asked: !asked.is_empty() && issued.is_none(),
-        issued: issued.unwrap_or_default(),
-    })
-}
-
-/// Few enough to be judged at once, and of one cluster, so that locks are taken in everybody's order.
-fn few(asked: &[NodeKey], group: &[Submission]) -> bool {
-    let one = group.iter().all(|submission| submission.from.cluster == group[0].from.cluster);
-    one && (1..=JUDGED_MAX).contains(&asked.len())
+    Ok(Done { acks: group.iter().map(ack).collect(), asked: asked.any() && issued.is_none(), issued: issued.unwrap_or_default() })
 }
 
 fn mark_key(submission: &Submission) -> (ClusterId, StreamId) {
@@ -126,12 +137,12 @@ async fn sessions_check(conn: &mut PgConnection, group: &[Submission]) -> Result
         .iter()
         .filter_map(|s| s.from.session.as_ref().map(|(replica, generation)| (&s.from.cluster, replica, *generation)))
         .collect();
-    for (cluster, replica, generation) in owners {
-        if !session_owns(conn, cluster, replica.as_str(), generation).await? {
-            return Err(Error::TakenOver { replica: replica.clone(), generation });
-        }
+    let sessions: Vec<_> = owners.iter().map(|(cluster, replica, generation)| (*cluster, replica.as_str(), *generation)).collect();
+    let lost = sessions_lost(conn, &sessions).await?;
+    match owners.into_iter().nth(lost.first().copied().unwrap_or(usize::MAX)) {
+        Some((_, replica, generation)) => Err(Error::TakenOver { replica: replica.clone(), generation }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 type Marks = BTreeMap<(ClusterId, StreamId), Mark>;
@@ -201,28 +212,34 @@ fn believe(cluster: &ClusterId, wire: &v1::Fault) -> Result<Fault, String> {
     }
 }
 
-/// Stores what is new in the sights. What everybody knows takes no lock; for the rest, the nodes' locks come first, and
-/// what is known is read again under them. Returns the nodes that are due to be judged.
+/// Stores what is new in the sights. What everybody knows takes no lock. A fault of which nothing was known changes nothing
+/// that a judge can have read: its node is asked for without waiting for whoever judges it. For the rest the nodes' locks
+/// come first, and what is known is read again under them. Returns the nodes that are due to be judged.
 async fn admit(
     conn: &mut PgConnection,
     sights: BTreeMap<Key, Sight>,
     tallies: &mut BTreeMap<ClusterId, Tally>,
     now: Timestamp,
-) -> Result<Vec<NodeKey>, Error> {
+) -> Result<Asked, Error> {
     if sights.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Asked::default());
     }
     let keys: Vec<Key> = sights.keys().cloned().collect();
-    let known: BTreeMap<Key, _> = faults_known(conn, &keys).await?.into_iter().collect();
+    let mut known: BTreeMap<Key, _> = faults_known(conn, &keys).await?.into_iter().collect();
     let tells = |key: &Key, sight: &Sight| matches!(sight.admit(known.get(key), now), Admission::Opens { .. } | Admission::Gains);
     let (news, repeats): (BTreeMap<_, _>, BTreeMap<_, _>) = sights.into_iter().partition(|(key, sight)| tells(key, sight));
-    let nodes: BTreeSet<NodeKey> =
-        news.iter().map(|((cluster, _), sight)| (cluster.clone(), sight.fault.node.uid.clone())).collect();
-    let nodes: Vec<NodeKey> = nodes.into_iter().collect();
-    judgements_ask(conn, &nodes, "faults").await?;
-    let again: Vec<Key> = news.keys().cloned().collect();
-    let mut known: BTreeMap<Key, _> = known.into_iter().filter(|(key, _)| !news.contains_key(key)).collect();
-    known.extend(faults_known(conn, &again).await?);
+    let node = |(key, sight): (&Key, &Sight)| (key.0.clone(), sight.fault.node.uid.clone());
+    let changed: BTreeSet<NodeKey> = news.iter().filter(|(key, _)| known.contains_key(key)).map(node).collect();
+    let added: Vec<NodeKey> = news.iter().map(node).collect::<BTreeSet<_>>().difference(&changed).cloned().collect();
+    let mut locked: Vec<NodeKey> = changed.iter().cloned().collect();
+    judgements_ask(conn, &locked, "faults").await?;
+    let again: Vec<Key> = news.iter().filter(|sight| changed.contains(&node(*sight))).map(|(key, _)| key.clone()).collect();
+    if !again.is_empty() {
+        known.extend(faults_known(conn, &again).await?);
+    }
+    // Another's row of a fault that was new to both is met when it is inserted: then this commit is tried again.
+    let held = judgements_note(conn, &added, "faults").await?;
+    locked.extend(added.into_iter().filter(|node| !held.contains(node)));
     let (mut opens, mut merges) = (Vec::new(), Vec::new());
     for (key, sight) in news.into_iter().chain(repeats) {
         let tally = tallies.entry(key.0.clone()).or_default();
@@ -245,7 +262,7 @@ async fn admit(
     }
     faults_insert(conn, &opens, now).await?;
     faults_merge(conn, &merges, now).await?;
-    Ok(nodes)
+    Ok(Asked { locked, held })
 }
 
 fn episode_of(cluster: ClusterId, number: u32, sight: Sight) -> Episode {

@@ -11,27 +11,39 @@ use super::{
     natural, signed,
 };
 
-/// Locks a chain's head until commit, and makes it when the chain is new.
+/// Locks the heads of chains until commit, in the order of their names, and makes those that are new. Returns them in the
+/// order asked; the caller passes them without repeats.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn head_lock(conn: &mut PgConnection, chain: &str) -> Result<Head, Error> {
-    let lock = "SELECT seq, hash FROM audit_heads WHERE chain = $1 FOR UPDATE";
-    let head: Option<(i64, Vec<u8>)> =
-        sqlx::query_as(lock).bind(chain).fetch_optional(&mut *conn).await.label("audit.head_lock")?;
-    let (seq, hash) = match head {
-        Some(head) => head,
-        None => {
-            sqlx::query("INSERT INTO audit_heads (chain, seq, hash) VALUES ($1, 0, $2) ON CONFLICT DO NOTHING")
-                .bind(chain)
-                .bind(GENESIS.as_slice())
-                .execute(&mut *conn)
-                .await
-                .label("audit.head_insert")?;
-            sqlx::query_as(lock).bind(chain).fetch_one(conn).await.label("audit.head_lock")?
-        }
+pub async fn heads_lock(conn: &mut PgConnection, chains: &[&str]) -> Result<Vec<Head>, Error> {
+    let mut rows = heads_try(conn, chains).await?;
+    if rows.len() < chains.len() {
+        sqlx::query(
+            "INSERT INTO audit_heads (chain, seq, hash) SELECT c, 0, $2 FROM unnest($1::text[]) AS c ORDER BY c COLLATE \"C\" ON CONFLICT DO NOTHING",
+        )
+        .bind(chains)
+        .bind(GENESIS.as_slice())
+        .execute(&mut *conn)
+        .await
+        .label("audit.heads_insert")?;
+        rows = heads_try(conn, chains).await?;
+    }
+    let head = |chain: &&str| {
+        let row = rows.iter().find(|row| row.0 == *chain);
+        let (_, seq, hash) =
+            row.ok_or(Error::Rows { what: "audit.heads_lock", want: chains.len() as u64, got: rows.len() as u64 })?;
+        Ok(Head { seq: natural(*seq), hash: hash_of(hash)? })
     };
-    Ok(Head { seq: natural(seq), hash: hash_of(&hash)? })
+    chains.iter().map(head).collect()
+}
+
+async fn heads_try(conn: &mut PgConnection, chains: &[&str]) -> Result<Vec<(String, i64, Vec<u8>)>, Error> {
+    sqlx::query_as("SELECT chain, seq, hash FROM audit_heads WHERE chain = ANY ($1) ORDER BY chain COLLATE \"C\" FOR UPDATE")
+        .bind(chains)
+        .fetch_all(conn)
+        .await
+        .label("audit.heads_lock")
 }
 
 /// Where a chain stands now.
@@ -47,18 +59,31 @@ pub async fn head(conn: &mut PgConnection, chain: &str) -> Result<Head, Error> {
     head.map_or(Ok(Head::default()), |(seq, hash)| Ok(Head { seq: natural(seq), hash: hash_of(&hash)? }))
 }
 
-/// Stores entries at the end of a chain and moves its locked head on, in one statement: the lock is held for one less.
+/// A locked chain's head, and where it is moved to by what is added.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved<'a> {
+    /// Which.
+    pub chain: &'a str,
+    /// Where it was locked.
+    pub from: Head,
+    /// Where it is then.
+    pub to: Head,
+}
+
+/// Stores entries at the ends of their chains and moves the locked heads on, in one statement: the locks are held for one
+/// less.
 ///
 /// # Errors
-/// When the database fails, or the head is not where it was.
-pub async fn chain_extend(conn: &mut PgConnection, chain: &str, from: Head, to: Head, stored: &[Entry]) -> Result<(), Error> {
-    let added: Option<i64> = sqlx::query_scalar(
+/// When the database fails, or a head is not where it was.
+pub async fn chains_extend(conn: &mut PgConnection, heads: &[Moved<'_>], stored: &[Entry]) -> Result<(), Error> {
+    let added: Vec<i64> = sqlx::query_scalar(
         "WITH e AS (INSERT INTO audit_entries (chain, seq, at, kind, actor, subject, incident_id, body, prev_hash, hash) \
-         SELECT $1, * FROM unnest($2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::bytea[], $10::bytea[]) \
-         RETURNING 1) \
-         UPDATE audit_heads SET seq = $11, hash = $12 WHERE chain = $1 AND seq = $13 RETURNING (SELECT count(*) FROM e)",
+         SELECT * FROM unnest($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[], $9::bytea[], \
+         $10::bytea[]) RETURNING 1) \
+         UPDATE audit_heads h SET seq = m.seq, hash = m.hash FROM unnest($11::text[], $12::bigint[], $13::bytea[], $14::bigint[]) AS m (chain, seq, hash, was) \
+         WHERE h.chain = m.chain AND h.seq = m.was RETURNING (SELECT count(*) FROM e)",
     )
-    .bind(chain)
+    .bind(stored.iter().map(|entry| entry.chain.as_str()).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| signed(entry.seq)).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| to_db(entry.fact.at)).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| entry.fact.kind.as_str()).collect::<Vec<_>>())
@@ -68,14 +93,18 @@ pub async fn chain_extend(conn: &mut PgConnection, chain: &str, from: Head, to: 
     .bind(stored.iter().map(|entry| entry.fact.body.as_str()).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| entry.prev_hash.as_slice()).collect::<Vec<_>>())
     .bind(stored.iter().map(|entry| entry.hash.as_slice()).collect::<Vec<_>>())
-    .bind(signed(to.seq))
-    .bind(to.hash.as_slice())
-    .bind(signed(from.seq))
-    .fetch_optional(conn)
+    .bind(heads.iter().map(|head| head.chain).collect::<Vec<_>>())
+    .bind(heads.iter().map(|head| signed(head.to.seq)).collect::<Vec<_>>())
+    .bind(heads.iter().map(|head| head.to.hash.as_slice()).collect::<Vec<_>>())
+    .bind(heads.iter().map(|head| signed(head.from.seq)).collect::<Vec<_>>())
+    .fetch_all(conn)
     .await
     .label("audit.extend")?;
-    let (want, got) = (stored.len() as u64, added.map_or(0, natural));
-    if got == want { Ok(()) } else { Err(Error::Rows { what: "audit.extend", want, got }) }
+    let rows = |want: usize, got: u64| {
+        if got == want as u64 { Ok(()) } else { Err(Error::Rows { what: "audit.extend", want: want as u64, got }) }
+    };
+    rows(heads.len(), added.len() as u64)?;
+    rows(stored.len(), added.first().map_or(0, |count| natural(*count)))
 }
 
 #[derive(sqlx::FromRow)]

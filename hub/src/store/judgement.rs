@@ -1,5 +1,7 @@
 //! Which nodes are due to be judged. A node's row is its lock: whoever changes what is known of a node takes it first,
-//! so that a change made while the node is being judged waits, and then makes it due again.
+//! so that a change made while the node is being judged waits, and then makes it due again. Who only adds what nobody
+//! knew changes nothing that a judge can have read, and need not wait: [`judgements_note`] leaves an ask beside the row
+//! that another holds, which commits together with what was added, and [`asks_take`] makes the node due when it is free.
 
 use std::time::Duration;
 
@@ -41,6 +43,66 @@ pub async fn judgements_ask(conn: &mut PgConnection, nodes: &[NodeKey], why: &st
     .await
     .label("judgements.ask")?;
     Ok(())
+}
+
+/// Makes nodes due now without waiting for any of their rows: those that are free are locked and due, beside those that
+/// another holds an ask is left. Returns the nodes that another holds. The caller passes them sorted and without repeats.
+///
+/// A free row that is due already is locked and left as it is: whoever claims it does so after this commit, and reads it.
+///
+/// # Errors
+/// When the database fails.
+pub async fn judgements_note(conn: &mut PgConnection, nodes: &[NodeKey], why: &str) -> Result<Vec<NodeKey>, Error> {
+    if nodes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (clusters, uids): (Vec<&str>, Vec<&str>) = nodes.iter().map(|(cluster, uid)| (cluster.as_str(), uid.as_str())).unzip();
+    let held: Vec<(String, String)> = sqlx::query_as(
+        "WITH asked AS (SELECT * FROM unnest($1::text[], $2::text[]) AS n (cluster_id, node_uid)), \
+         free AS MATERIALIZED (SELECT j.cluster_id, j.node_uid, j.due_at FROM judgements j JOIN asked USING (cluster_id, node_uid) \
+             ORDER BY 1, 2 FOR UPDATE OF j SKIP LOCKED), \
+         held AS (SELECT j.cluster_id, j.node_uid FROM judgements j JOIN asked USING (cluster_id, node_uid) \
+             WHERE NOT EXISTS (SELECT FROM free f WHERE f.cluster_id = j.cluster_id AND f.node_uid = j.node_uid)), \
+         due AS (UPDATE judgements j SET due_at = clock_timestamp(), asked_at = clock_timestamp(), why = $3 FROM free f \
+             WHERE j.cluster_id = f.cluster_id AND j.node_uid = f.node_uid AND (f.due_at IS NULL OR f.due_at > clock_timestamp())), \
+         new AS (INSERT INTO judgements AS j (cluster_id, node_uid, due_at, why) SELECT cluster_id, node_uid, clock_timestamp(), $3 \
+             FROM asked a WHERE NOT EXISTS (SELECT FROM judgements k WHERE k.cluster_id = a.cluster_id AND k.node_uid = a.node_uid) ORDER BY 1, 2 \
+             ON CONFLICT (cluster_id, node_uid) DO UPDATE SET due_at = LEAST(j.due_at, excluded.due_at), asked_at = excluded.asked_at, why = excluded.why) \
+         INSERT INTO asks (cluster_id, node_uid, why) SELECT cluster_id, node_uid, $3 FROM held RETURNING cluster_id, node_uid",
+    )
+    .bind(clusters)
+    .bind(uids)
+    .bind(why)
+    .fetch_all(conn)
+    .await
+    .label("judgements.note")?;
+    held.iter().map(key_of).collect()
+}
+
+/// Makes nodes due for which asks were left, as far as nobody holds them, and takes those asks away, in a transaction of
+/// its own. An ask that this takes was committed before: whoever claims the node from now on reads what came with it.
+///
+/// # Errors
+/// When the database fails.
+pub async fn asks_take(conn: &mut PgConnection) -> Result<u64, Error> {
+    let result = sqlx::query(
+        "WITH free AS MATERIALIZED (SELECT j.cluster_id, j.node_uid FROM judgements j \
+             JOIN (SELECT DISTINCT cluster_id, node_uid FROM asks) a USING (cluster_id, node_uid) ORDER BY 1, 2 FOR UPDATE OF j SKIP LOCKED), \
+         taken AS (DELETE FROM asks a USING free f WHERE a.cluster_id = f.cluster_id AND a.node_uid = f.node_uid \
+             RETURNING a.cluster_id, a.node_uid, a.asked_at, a.why) \
+         UPDATE judgements j SET due_at = LEAST(j.due_at, clock_timestamp()), asked_at = t.asked_at, why = t.why \
+         FROM (SELECT DISTINCT ON (cluster_id, node_uid) * FROM taken ORDER BY cluster_id, node_uid, asked_at DESC) t \
+         WHERE j.cluster_id = t.cluster_id AND j.node_uid = t.node_uid",
+    )
+    .execute(conn)
+    .await
+    .label("asks.take")?;
+    Ok(result.rows_affected())
+}
+
+fn key_of((cluster, uid): &(String, String)) -> Result<NodeKey, Error> {
+    let cluster = read("judgements.cluster_id", cluster, |text| ClusterId::parse(text).ok())?;
+    Ok((cluster, read("judgements.node_uid", uid, |text| NodeUid::parse(text).ok())?))
 }
 
 /// Locks a node's row without making it due, making the row when there is none.
@@ -105,24 +167,26 @@ pub async fn judgement_claim_one(conn: &mut PgConnection, cluster: &ClusterId, n
     Ok(claimed.is_some())
 }
 
-/// Says when a judged node is judged next, if ever.
+/// Says when judged nodes of a cluster are judged next, if ever.
 ///
 /// # Errors
-/// When the row is not there.
-pub async fn judgement_done(
+/// When a row is not there.
+pub async fn judgements_done(
     conn: &mut PgConnection,
     cluster: &ClusterId,
-    node: &NodeUid,
-    next: Option<Timestamp>,
+    judged: &[(NodeUid, Option<Timestamp>)],
 ) -> Result<(), Error> {
-    let result = sqlx::query("UPDATE judgements SET due_at = $3, attempts = 0 WHERE cluster_id = $1 AND node_uid = $2")
-        .bind(cluster.as_str())
-        .bind(node.as_str())
-        .bind(next.map(to_db))
-        .execute(conn)
-        .await
-        .label("judgement.done")?;
-    touched("judgement.done", 1, &result)
+    let result = sqlx::query(
+        "UPDATE judgements j SET due_at = d.due_at, attempts = 0 FROM unnest($2::text[], $3::timestamptz[]) AS d (node_uid, due_at) \
+         WHERE j.cluster_id = $1 AND j.node_uid = d.node_uid",
+    )
+    .bind(cluster.as_str())
+    .bind(judged.iter().map(|(node, _)| node.as_str()).collect::<Vec<_>>())
+    .bind(judged.iter().map(|(_, next)| next.map(to_db)).collect::<Vec<_>>())
+    .execute(conn)
+    .await
+    .label("judgements.done")?;
+    touched("judgements.done", judged.len() as u64, &result)
 }
 
 /// Puts off a node whose judgement failed, so that it blocks no other. Returns how often it has failed in a row.

@@ -52,28 +52,40 @@ async fn streams_try(conn: &mut PgConnection, clusters: &[&str], ids: &[&str]) -
     .label("streams.lock")
 }
 
-/// Moves a locked stream forward.
+/// A locked stream, where it was seen, and where it is moved to.
+#[derive(Clone, Copy, Debug)]
+pub struct Advance<'a> {
+    /// Whose.
+    pub cluster: &'a ClusterId,
+    /// Which.
+    pub stream: &'a StreamId,
+    /// Where it was seen.
+    pub from: u64,
+    /// Where it is then.
+    pub to: u64,
+}
+
+/// Moves locked streams forward.
 ///
 /// # Errors
-/// When it is not where the caller saw it.
-pub async fn stream_advance(
-    conn: &mut PgConnection,
-    cluster: &ClusterId,
-    stream: &StreamId,
-    from: u64,
-    to: u64,
-) -> Result<(), Error> {
+/// When one is not where the caller saw it.
+pub async fn streams_advance(conn: &mut PgConnection, advances: &[Advance<'_>]) -> Result<(), Error> {
+    if advances.is_empty() {
+        return Ok(());
+    }
     let result = sqlx::query(
-        "UPDATE streams SET acked_upto = $4, updated_at = clock_timestamp() WHERE cluster_id = $1 AND stream_id = $2 AND acked_upto = $3",
+        "UPDATE streams s SET acked_upto = a.upto, updated_at = clock_timestamp() \
+         FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS a (cluster_id, stream_id, seen, upto) \
+         WHERE s.cluster_id = a.cluster_id AND s.stream_id = a.stream_id AND s.acked_upto = a.seen",
     )
-    .bind(cluster.as_str())
-    .bind(stream.as_str())
-    .bind(signed(from))
-    .bind(signed(to))
+    .bind(advances.iter().map(|advance| advance.cluster.as_str()).collect::<Vec<_>>())
+    .bind(advances.iter().map(|advance| advance.stream.as_str()).collect::<Vec<_>>())
+    .bind(advances.iter().map(|advance| signed(advance.from)).collect::<Vec<_>>())
+    .bind(advances.iter().map(|advance| signed(advance.to)).collect::<Vec<_>>())
     .execute(conn)
     .await
-    .label("stream.advance")?;
-    touched("stream.advance", 1, &result)
+    .label("streams.advance")?;
+    touched("streams.advance", advances.len() as u64, &result)
 }
 
 /// Keeps a record that could not be believed.
@@ -127,17 +139,27 @@ pub async fn gap_insert(
     Ok(())
 }
 
-/// Whether a session is still the owner of its replica's stream; locks its row against a takeover until commit.
+/// Which of these sessions, each of a cluster and a replica, are the owners of their replicas' streams no longer; locks
+/// the others' rows against a takeover until commit, in order.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn session_owns(conn: &mut PgConnection, cluster: &ClusterId, replica: &str, generation: u64) -> Result<bool, Error> {
-    let current: Option<i64> =
-        sqlx::query_scalar("SELECT session_generation FROM sessions WHERE cluster_id = $1 AND replica_id = $2 FOR SHARE")
-            .bind(cluster.as_str())
-            .bind(replica)
-            .fetch_optional(conn)
-            .await
-            .label("session.owns")?;
-    Ok(current == Some(signed(generation)))
+pub async fn sessions_lost(conn: &mut PgConnection, sessions: &[(&ClusterId, &str, u64)]) -> Result<Vec<usize>, Error> {
+    if sessions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let owned: Vec<(String, String, i64)> = sqlx::query_as(
+        "SELECT s.cluster_id, s.replica_id, s.session_generation FROM sessions s \
+         JOIN unnest($1::text[], $2::text[]) AS o (cluster_id, replica_id) USING (cluster_id, replica_id) \
+         ORDER BY s.cluster_id, s.replica_id FOR SHARE OF s",
+    )
+    .bind(sessions.iter().map(|(cluster, _, _)| cluster.as_str()).collect::<Vec<_>>())
+    .bind(sessions.iter().map(|(_, replica, _)| *replica).collect::<Vec<_>>())
+    .fetch_all(conn)
+    .await
+    .label("sessions.lost")?;
+    let owns = |(cluster, replica, generation): &(&ClusterId, &str, u64)| {
+        owned.iter().any(|row| row.0 == cluster.as_str() && row.1 == *replica && row.2 == signed(*generation))
+    };
+    Ok((0..sessions.len()).filter(|at| !owns(&sessions[*at])).collect())
 }

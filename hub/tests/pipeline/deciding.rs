@@ -1,6 +1,9 @@
 //! Due nodes to incidents and commands: once, in one transaction, or not at all.
 
-use gpuheal_hub::decide::{self, Outcome};
+use gpuheal_hub::{
+    decide::{self, Outcome},
+    store::judgement::{judgements_claim, judgements_done},
+};
 use gpuheal_proto::{
     fault::{FaultClass, Onset, Witness},
     words::Action,
@@ -47,13 +50,62 @@ async fn a_crash_between_ack_and_decision_decides_once() {
     let pool = world.pool.clone();
     // A hub claims, judges, and dies before its commit.
     let mut tx = pool.begin().await.unwrap();
-    let claimed = gpuheal_hub::store::judgement::judgements_claim(&mut tx, 8).await.unwrap();
+    let claimed = judgements_claim(&mut tx, 8).await.unwrap();
     assert!(claimed.is_some());
     assert_eq!(decide::step(&pool, &world.wake).await.unwrap(), 0, "another hub passes over what is claimed");
     tx.rollback().await.unwrap();
     let successor = World::over(pool);
     assert_eq!(successor.decide().await, 1);
     assert_eq!((successor.count("incidents").await, successor.count("commands").await), (1, 1));
+}
+
+/// What an ask that waits for nobody must not cost: the judge has read the node before the fault came, and then says that
+/// there is nothing more to judge.
+#[tokio::test]
+async fn a_fault_that_comes_while_its_node_is_judged_waits_for_nobody_and_is_judged_after() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    let mut judging = world.pool.begin().await.unwrap();
+    let (_, nodes) = judgements_claim(&mut judging, 8).await.unwrap().unwrap();
+    // The judge's row is held until long after: waiting for it would never end.
+    let other = fault(&c1, 1, FaultClass::Ecc, "dbe", Onset::Edge, Witness::ExporterGauge);
+    assert_eq!(world.faults(&c1, &[other, xid79(&c1, 2)]).await.persisted_upto, 2);
+    assert_eq!(world.lines("SELECT node_uid FROM asks").await, ["uid-1"], "only what is held is asked for beside its row");
+    assert_eq!(world.decide().await, 1, "the node that is free");
+    assert_eq!(world.count("asks").await, 1, "an ask stays for as long as its node is held");
+    let judged: Vec<_> = nodes.into_iter().map(|node| (node, None)).collect();
+    judgements_done(&mut judging, &c1, &judged).await.unwrap();
+    judging.commit().await.unwrap();
+    assert_eq!(world.decide().await, 1, "what the judge did not see is judged");
+    assert_eq!(world.count("incident_faults WHERE node_uid = 'uid-1'").await, 2);
+    assert_eq!((world.count("asks").await, world.decide().await), (0, 0));
+}
+
+/// The same race many times over, as it comes: hubs take faults of few nodes while others judge them.
+#[tokio::test]
+async fn whatever_is_taken_while_hubs_judge_is_judged() {
+    let (world, c1) = (World::healing(4).await, cluster("c1"));
+    let hubs: Vec<World> = (0..4).map(|_| World::over(world.pool.clone())).collect();
+    let codes: Vec<String> = (0..30).map(|code| code.to_string()).collect();
+    let taken = codes.iter().enumerate().map(|(n, code)| {
+        let (hub, c1) = (&hubs[n % 4], &c1);
+        let faults: Vec<_> =
+            (0..4).map(|node| fault(c1, node, FaultClass::Xid, code, Onset::Edge, Witness::ExporterGauge)).collect();
+        async move {
+            hub.faults(c1, &faults).await;
+            hub.decide().await
+        }
+    });
+    futures::future::join_all(taken).await;
+    world.decide().await;
+    assert_eq!(world.count("faults").await, 120);
+    assert_eq!(
+        world
+            .lines("SELECT f.code FROM faults f WHERE NOT EXISTS (SELECT FROM incident_faults i WHERE i.fault_key = f.fault_key)")
+            .await,
+        Vec::<String>::new()
+    );
+    assert_eq!(world.count("asks").await, 0);
 }
 
 #[tokio::test]
