@@ -1,7 +1,9 @@
 //! What the hub is told: a CommandStatus made from a HealAction, which is the only truth of it, so that whichever replica
 //! leads tells the same. An outcome is told again at each new session until the hub has acked it, and whatever was acked
-//! once more to a hub whose database may have lost that ([`again`]); nothing is repeated inside a live session else. A refusal that leaves no trace, and bytes that did not verify, are told once. What is only on its way
-//! is told after a moment, and not at all when the outcome comes first: each status costs the hub a commit.
+//! once more to a hub whose database may have lost that ([`again`]); nothing is repeated inside a live session else. One
+//! that our watch shows and nobody here has told, since the answer to its write was lost, is told as soon as it shows. A
+//! refusal that leaves no trace, and bytes that did not verify, are told once. What is only on its way is told after a
+//! moment, and not at all when the outcome comes first: each status costs the hub a commit.
 
 mod again;
 
@@ -29,8 +31,8 @@ pub(crate) use again::{again, tell_again};
 
 /// Pods of one step that are told; the rest is in the HealAction.
 const PODS_MAX: usize = 256;
-/// Acks that are remembered: above what stays in a cluster for a day of storms.
-const ACKED_MAX: usize = 65_536;
+/// Commands of which it is remembered what was told and acked: above what stays in a cluster for a day of storms.
+const KNOWN_MAX: usize = 65_536;
 
 /// How long a status that ends nothing waits for the next one to take its place. A mark is over by then: its command costs
 /// the hub one commit instead of two. The hub's own deadlines are minutes.
@@ -40,16 +42,23 @@ const GATHER: Duration = Duration::from_millis(25);
 #[derive(Clone, Debug)]
 pub struct Reports {
     up: mpsc::Sender<v1::CommandStatus>,
-    acked: Arc<Mutex<BTreeMap<String, u64>>>,
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
     /// Statuses that end nothing and wait to be told, by command: one each, and no more commands than run at once.
     gathering: Arc<Mutex<BTreeMap<String, v1::CommandStatus>>>,
+}
+
+/// Of one command: the highest number of a status that was told, and that the hub has committed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    told: u64,
+    acked: u64,
 }
 
 impl Reports {
     /// Tells through this channel.
     #[must_use]
     pub fn new(up: mpsc::Sender<v1::CommandStatus>) -> Self {
-        Self { up, acked: Arc::default(), gathering: Arc::default() }
+        Self { up, known: Arc::default(), gathering: Arc::default() }
     }
 
     /// Tells how an action stands, unless the hub has acked that already.
@@ -58,6 +67,7 @@ impl Reports {
         if self.acked(action) {
             return;
         }
+        self.will_tell(action);
         let (id, status) = (action.id(), status(action));
         if healaction::is_final(action) {
             self.gathering().remove(id);
@@ -77,6 +87,7 @@ impl Reports {
 
     /// Tells how an action stands to a hub that asked.
     pub async fn answer(&self, action: &HealAction) {
+        self.will_tell(action);
         self.send(status(action)).await;
     }
 
@@ -98,19 +109,36 @@ impl Reports {
 
     /// The hub has committed a status.
     pub fn ack(&self, id: &str, seq: u64) {
-        let mut acked = self.acked.lock().expect("no holder of this lock panics");
-        if acked.len() >= ACKED_MAX {
-            acked.pop_first();
-        }
-        let known = acked.entry(id.to_owned()).or_default();
-        *known = (*known).max(seq);
+        self.note(id, |known| known.acked = known.acked.max(seq));
     }
 
     /// Whether the hub has committed the latest status of an action.
     #[must_use]
     pub fn acked(&self, action: &HealAction) -> bool {
-        let acked = self.acked.lock().expect("no holder of this lock panics");
-        acked.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action))
+        self.known().get(action.id()).is_some_and(|known| known.acked >= healaction::seq(action))
+    }
+
+    /// Whether the latest status of an action was told by this process at all.
+    #[must_use]
+    pub(crate) fn told(&self, action: &HealAction) -> bool {
+        self.known().get(action.id()).is_some_and(|known| known.told.max(known.acked) >= healaction::seq(action))
+    }
+
+    /// Its latest status is about to be told.
+    pub(crate) fn will_tell(&self, action: &HealAction) {
+        self.note(action.id(), |known| known.told = known.told.max(healaction::seq(action)));
+    }
+
+    fn note(&self, id: &str, write: impl FnOnce(&mut Known)) {
+        let mut all = self.known();
+        if all.len() >= KNOWN_MAX && !all.contains_key(id) {
+            all.pop_first();
+        }
+        write(all.entry(id.to_owned()).or_default());
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().expect("no holder of this lock panics")
     }
 
     fn gathering(&self) -> MutexGuard<'_, BTreeMap<String, v1::CommandStatus>> {
@@ -254,6 +282,17 @@ mod tests {
         reports.tell(&at("STARTED", 3)).await;
         assert_eq!(down.recv().await.unwrap().status_seq, 3);
         assert!(down.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn what_was_never_told_is_known_to_be_until_it_is_told_or_acked() {
+        let (up, _down) = mpsc::channel(8);
+        let reports = Reports::new(up);
+        assert!(!reports.told(&at("REFUSED", 1)), "the answer to its write was lost");
+        reports.tell(&at("REFUSED", 1)).await;
+        assert!(reports.told(&at("REFUSED", 1)) && !reports.told(&at("REFUSED", 2)));
+        reports.ack("id", 2);
+        assert!(reports.told(&at("REFUSED", 2)));
     }
 
     #[tokio::test]

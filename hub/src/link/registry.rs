@@ -12,12 +12,17 @@ use std::{
 use gpuheal_proto::{
     ids::{ClusterId, ReplicaId},
     link::v1::{Goaway, attach_response::Message},
+    time::Timestamp,
 };
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::lanes::{Lane, Lanes, Refused};
-use crate::{identity::denied::Certificate, metrics, store::outbox::Leading};
+use crate::{
+    identity::denied::Certificate,
+    metrics,
+    store::{outbox::Leading, session::Alive},
+};
 
 /// Stands for "does not lead".
 const NO_LEASE: i64 = -1;
@@ -40,6 +45,8 @@ pub struct Session {
     /// Proof of leadership, or [`NO_LEASE`].
     lease: AtomicI64,
     heard: Mutex<Instant>,
+    /// When it was last noted in the database that it lives.
+    noted: Mutex<Option<Timestamp>>,
     /// A message of its is being worked on, so that silence is ours and not its.
     busy: AtomicBool,
     cause: OnceLock<&'static str>,
@@ -54,6 +61,7 @@ impl Session {
             end,
             lease: AtomicI64::new(NO_LEASE),
             heard: Mutex::new(Instant::now()),
+            noted: Mutex::new(None),
             busy: AtomicBool::new(false),
             cause: OnceLock::new(),
         }
@@ -75,6 +83,22 @@ impl Session {
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.owner.generation
+    }
+
+    /// As the table of sessions is asked about it.
+    pub(super) fn alive(&self) -> Alive {
+        let seen_at = *self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        Alive {
+            cluster: self.owner.cluster.clone(),
+            replica: self.owner.replica.clone(),
+            generation: self.owner.generation,
+            seen_at,
+        }
+    }
+
+    /// It was noted that it lives.
+    pub(super) fn noted(&self, at: Option<Timestamp>) {
+        *self.noted.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// What it showed when it attached.

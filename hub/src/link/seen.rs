@@ -1,7 +1,8 @@
 //! Signs of life, written in bulk: one statement per hub and round instead of one per heartbeat. The same statement tells
-//! which sessions another hub has taken over; those end here.
+//! which sessions another hub has taken over, or the database has lost commits of; those end here. Of the latter the spoke
+//! attaches again, and what it tells then is what was lost.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -9,7 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::{goaway, registry::Registry};
 use crate::{
     metrics,
-    store::{pool::answered, session},
+    store::{
+        Labelled as _,
+        pool::answered,
+        session::{self, Alive},
+    },
 };
 
 /// How often. Others count a session as gone after a minute.
@@ -44,13 +49,16 @@ impl Seen {
         if sessions.is_empty() {
             return Ok(());
         }
-        let keys: Vec<_> = sessions.iter().map(|s| (s.cluster().clone(), s.replica().clone(), s.generation())).collect();
-        let Ok(mut conn) = self.pool.acquire().await else { return Ok(()) };
-        let owned: BTreeSet<_> = session::sessions_seen(&mut conn, &keys).await?.into_iter().collect();
+        let alive: Vec<Alive> = sessions.iter().map(|session| session.alive()).collect();
+        let mut conn = self.pool.acquire().await.label("pool.acquire")?;
+        let owned = session::sessions_seen(&mut conn, &alive).await?;
+        let owned: BTreeMap<_, _> =
+            owned.into_iter().map(|one| ((one.cluster, one.replica, one.generation), one.seen_at)).collect();
         for session in sessions {
-            let key = (session.cluster().to_string(), session.replica().to_string(), session.generation());
-            if !owned.contains(&key) {
-                session.finish("stale", Some(goaway("another hub has this session")));
+            let key = (session.cluster().clone(), session.replica().clone(), session.generation());
+            match owned.get(&key) {
+                Some(seen_at) => session.noted(*seen_at),
+                None => session.finish("stale", Some(goaway("another hub has this session, or the database has lost it"))),
             }
         }
         Ok(())

@@ -295,30 +295,50 @@ pub async fn session_detach(
     Ok(())
 }
 
-/// Notes in one statement that these sessions live, and returns those that are still their streams' owners.
+/// A session of this hub, and what it last wrote of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Alive {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Its replica.
+    pub replica: ReplicaId,
+    /// Its number.
+    pub generation: u64,
+    /// When it was last noted to live, by the database's clock; none if it was not yet.
+    pub seen_at: Option<Timestamp>,
+}
+
+/// Notes in one statement that these sessions live, and returns those that are still their streams' owners, with when. One whose
+/// row says less than was noted before is not among them: the database has lost what was committed since, as after a restore or a
+/// failover, and what was acked in this session may be lost with it.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn sessions_seen(
-    conn: &mut PgConnection,
-    sessions: &[(ClusterId, ReplicaId, u64)],
-) -> Result<Vec<(String, String, u64)>, Error> {
-    let clusters: Vec<&str> = sessions.iter().map(|(cluster, ..)| cluster.as_str()).collect();
-    let replicas: Vec<&str> = sessions.iter().map(|(_, replica, _)| replica.as_str()).collect();
-    let generations: Vec<i64> = sessions.iter().map(|(.., generation)| signed(*generation)).collect();
-    let owned: Vec<(String, String, i64)> = sqlx::query_as(
-        "UPDATE sessions s SET seen_at = clock_timestamp()
-         FROM UNNEST($1::text[], $2::text[], $3::bigint[]) AS k(cluster_id, replica_id, generation)
+pub async fn sessions_seen(conn: &mut PgConnection, sessions: &[Alive]) -> Result<Vec<Alive>, Error> {
+    let clusters: Vec<&str> = sessions.iter().map(|one| one.cluster.as_str()).collect();
+    let replicas: Vec<&str> = sessions.iter().map(|one| one.replica.as_str()).collect();
+    let generations: Vec<i64> = sessions.iter().map(|one| signed(one.generation)).collect();
+    let seen: Vec<Option<DateTime<Utc>>> = sessions.iter().map(|one| one.seen_at.map(to_db)).collect();
+    let owned: Vec<(i64, DateTime<Utc>)> = sqlx::query_as(
+        "UPDATE sessions s SET seen_at = GREATEST(date_trunc('milliseconds', clock_timestamp()), k.seen_at)
+         FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::timestamptz[]) WITH ORDINALITY
+             AS k(cluster_id, replica_id, generation, seen_at, at)
          WHERE s.cluster_id = k.cluster_id AND s.replica_id = k.replica_id AND s.session_generation = k.generation
-         RETURNING s.cluster_id, s.replica_id, s.session_generation",
+             AND s.seen_at >= COALESCE(k.seen_at, s.seen_at)
+         RETURNING k.at, s.seen_at",
     )
     .bind(clusters)
     .bind(replicas)
     .bind(generations)
+    .bind(seen)
     .fetch_all(conn)
     .await
     .label("sessions.seen")?;
-    Ok(owned.into_iter().map(|(cluster, replica, generation)| (cluster, replica, natural(generation))).collect())
+    let noted = |(at, seen_at): (i64, DateTime<Utc>)| {
+        let of = usize::try_from(at - 1).ok().and_then(|at| sessions.get(at))?;
+        Some(Alive { seen_at: Some(from_db(seen_at)), ..of.clone() })
+    };
+    Ok(owned.into_iter().filter_map(noted).collect())
 }
 
 /// Notes which settings a cluster has taken, or why it did not.

@@ -138,7 +138,8 @@ impl HandLoop {
         self.say_not_now(id, Refused::new(Refusal::Busy, why));
     }
 
-    /// Takes up every open action that nobody here works on. Only when it leads, with all that is needed to judge.
+    /// Takes up every open action that nobody here works on, and tells each end that nobody has told. Only when it leads, with
+    /// all that is needed to judge.
     pub(super) fn resume(&mut self) {
         self.tell_seen();
         self.report_again();
@@ -152,9 +153,16 @@ impl HandLoop {
         for action in self.ctx.actions.all() {
             let id = CommandId::parse(action.id());
             let Ok(id) = id else { continue };
-            let idle = !self.running.contains_key(&id) && !self.pending.contains(&id);
-            if idle && !healaction::is_final(&action) && self.running.len() < RUNNING_MAX {
-                self.adopt(id, &action);
+            if self.running.contains_key(&id) || self.pending.contains(&id) {
+                continue;
+            }
+            if !healaction::is_final(&action) {
+                if self.running.len() < RUNNING_MAX {
+                    self.adopt(id, &action);
+                }
+            } else if action.held() && !self.ctx.reports.told(&action) {
+                // Its last write was done and the answer lost: nobody else would tell it in this session.
+                self.tell(action);
             }
         }
     }
@@ -182,6 +190,7 @@ impl HandLoop {
         self.told_all = Some((term.max(attachment.hub_term), attachment.report_again));
         let ctx = Arc::clone(&self.ctx);
         let told = report::again(self.ctx.actions.all(), forgetful);
+        told.iter().for_each(|told| ctx.reports.will_tell(&told.action));
         self.tasks.spawn(async move {
             report::tell_again(&ctx.reports, told, || ctx.deps.attachment.borrow().generation == Some(asked.1)).await;
             Back::Done

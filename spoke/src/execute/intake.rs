@@ -194,8 +194,10 @@ impl HandLoop {
     }
 
     /// Answers from the record, acked before or not: a hub that asks again does not know, whatever it once acked.
-    fn tell(&mut self, action: Arc<HealAction>) {
+    pub(super) fn tell(&mut self, action: Arc<HealAction>) {
         let ctx = Arc::clone(&self.ctx);
+        // Now, not when the task begins: the next look must not tell it once more.
+        ctx.reports.will_tell(&action);
         self.tasks.spawn(async move {
             ctx.reports.answer(&action).await;
             Back::Done

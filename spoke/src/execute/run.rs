@@ -359,10 +359,7 @@ impl Run<'_> {
     async fn reread(&mut self) -> Result<(), Halt> {
         let Ok(action) = self.ctx.records.read(self.action.id()).await else { return Ok(()) };
         let theirs = action.status.as_ref().map_or(0, |status| status.lease_transitions) > self.guard.reign;
-        if healaction::is_final(&action) {
-            // Our own last word may be there and its answer lost: nobody else would tell it in this session.
-            self.ctx.reports.tell(&action).await;
-        }
+        // Our own last word may be there and its answer lost: then the loop tells it.
         if theirs || healaction::is_final(&action) {
             return Err(Halt::Lost("another writer has ended or taken up its HealAction".to_owned()));
         }

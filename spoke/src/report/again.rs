@@ -41,7 +41,7 @@ pub(crate) fn again(mut all: Vec<Arc<HealAction>>, forgetful: bool) -> Vec<Told>
 /// One that is told again.
 #[derive(Debug)]
 pub(crate) struct Told {
-    action: Arc<HealAction>,
+    pub(crate) action: Arc<HealAction>,
     /// Even if its ack is known.
     anew: bool,
 }

@@ -52,6 +52,8 @@ struct Session {
     beat: Timestamp,
     /// All of the cluster's state was asked for and has not come yet.
     asked: bool,
+    /// When it was last noted that it lives.
+    noted: Option<Timestamp>,
 }
 
 /// The process.
@@ -125,6 +127,16 @@ impl Hub {
             }
             Up::Evidence(batch) => store.evidence(cluster, batch),
             Up::CommandStatus(status) => {
+                let words = format!(
+                    "{} hears {} {} of {} from {}/{}",
+                    self.id,
+                    status.state().as_str_name(),
+                    status.status_seq,
+                    status.command_id,
+                    owner.cluster,
+                    owner.replica
+                );
+                self.out.push(Out::Say(words));
                 store.settle(cluster, status, Some(&self.signer)).map(|ack| self.down(conn, Down::StatusAck(ack)))
             }
             Up::Heartbeat(beat) => self.beat(conn, &owner, &beat, store),
@@ -168,7 +180,8 @@ impl Hub {
         };
         let owner = Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
         let old: Vec<u64> = self.sessions.iter().filter(|(_, s)| same(&s.owner, &owner)).map(|(conn, _)| *conn).collect();
-        self.sessions.insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now, asked: false });
+        self.sessions
+            .insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now, asked: false, noted: None });
         self.down(conn, Down::Welcome(welcome(&hello, &attached)));
         old.into_iter().for_each(|conn| self.end(conn, "attached again"));
         if !attached.inventory_known || attached.term_raised {
@@ -221,15 +234,20 @@ impl Hub {
         }
     }
 
-    /// Sessions that another hub has taken over end here.
+    /// Sessions that another hub has taken over, or of which the database has lost commits, end here.
     pub fn seen(&mut self, store: &mut dyn Store, now: Timestamp) {
         if now.since(self.seen_at) < SEEN_EVERY {
             return;
         }
         self.seen_at = now;
-        let lost: Vec<u64> =
-            self.sessions.iter().filter(|(_, session)| !store.owned(&session.owner)).map(|(conn, _)| *conn).collect();
-        lost.into_iter().for_each(|conn| self.end(conn, "another hub has this session"));
+        let mut lost = Vec::new();
+        for (conn, session) in &mut self.sessions {
+            match store.owned(&session.owner, session.noted) {
+                None => lost.push(*conn),
+                noted => session.noted = noted,
+            }
+        }
+        lost.into_iter().for_each(|conn| self.end(conn, "another hub has this session, or the database has lost it"));
     }
 
     /// The stages that need no stream: what is due is judged, signed and swept.

@@ -219,6 +219,7 @@ impl Store for Memory {
         session.generation += 1;
         session.attached_at = now;
         session.detached = false;
+        session.seen_at = now;
         session.lease_transitions = hello.lease_transitions;
         if session.boots.last().is_none_or(|(boot, _)| *boot != hello.boot_id) {
             session.boots.push((hello.boot_id.clone(), now));
@@ -282,8 +283,15 @@ impl Store for Memory {
         self.judge_due()
     }
 
-    fn owned(&mut self, owner: &Owner) -> bool {
-        self.owns(owner).is_ok()
+    fn owned(&mut self, owner: &Owner, noted: Option<Timestamp>) -> Option<Timestamp> {
+        self.owns(owner).ok()?;
+        let now = self.now;
+        let session = self.cluster(&owner.cluster).sessions.get_mut(&owner.replica)?;
+        if noted.is_some_and(|noted| session.seen_at < noted) {
+            return None;
+        }
+        session.seen_at = noted.map_or(now, |noted| noted.max(now));
+        Some(session.seen_at)
     }
 
     fn sign(&mut self, signer: &Arc<Signer>) -> Result<usize, Error> {

@@ -146,6 +146,8 @@ pub struct Spoke {
     /// As the last Welcome told it.
     hub_term: u64,
     acked: BTreeMap<String, u64>,
+    /// The highest number of a status that was told, by command.
+    told_seq: BTreeMap<String, u64>,
     statuses: VecDeque<v1::CommandStatus>,
 }
 
@@ -189,6 +191,7 @@ impl Spoke {
             reported_all: None,
             hub_term: 0,
             acked: BTreeMap::new(),
+            told_seq: BTreeMap::new(),
             statuses: VecDeque::new(),
             chance,
             me,

@@ -94,8 +94,8 @@ pub trait Store {
     fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error>;
     /// Notes that a session ended.
     fn detach(&mut self, owner: &Owner);
-    /// Notes that a session lives; false: it was taken over.
-    fn owned(&mut self, owner: &Owner) -> bool;
+    /// Notes that a session lives, and returns when; none: it was taken over, or less is known of it than was noted before.
+    fn owned(&mut self, owner: &Owner, noted: Option<Timestamp>) -> Option<Timestamp>;
     /// Takes a batch of faults.
     ///
     /// # Errors

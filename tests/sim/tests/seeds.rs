@@ -8,8 +8,10 @@ use std::{
 
 use gpuheal_sim::world::{Options, Outcome, run};
 
-/// Seeds that always run: the first ones, and what each has once found.
+/// Seeds that always run: the first ones,
 const FIXED: std::ops::Range<u64> = 1..41;
+/// and those that have once found something.
+const FOUND: [u64; 9] = [306, 941, 985, 987, 2681, 4095, 5031, 7381, 7544];
 /// Seeds of this very run.
 const FRESH: u64 = 20;
 
@@ -42,7 +44,7 @@ fn told(failed: &[Outcome]) -> String {
 
 #[test]
 fn every_invariant_holds_over_the_fixed_seeds() {
-    let failed = all(FIXED);
+    let failed = all(FIXED.chain(FOUND));
     assert!(failed.is_empty(), "{}", told(&failed));
 }
 

@@ -90,6 +90,8 @@ pub struct Session {
     pub lease_transitions: Option<u64>,
     pub(super) attached_at: Timestamp,
     pub(super) leads_since: Option<Timestamp>,
+    /// When it was last noted to live.
+    pub(super) seen_at: Timestamp,
     pub(super) boots: Vec<(String, Timestamp)>,
     /// It ended.
     pub detached: bool,
@@ -97,7 +99,15 @@ pub struct Session {
 
 impl Session {
     pub(super) const fn new(now: Timestamp) -> Self {
-        Self { generation: 0, lease_transitions: None, attached_at: now, leads_since: None, boots: Vec::new(), detached: false }
+        Self {
+            generation: 0,
+            lease_transitions: None,
+            attached_at: now,
+            leads_since: None,
+            seen_at: now,
+            boots: Vec::new(),
+            detached: false,
+        }
     }
 }
 

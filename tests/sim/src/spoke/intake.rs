@@ -71,6 +71,7 @@ impl Spoke {
         if self.me.mutations.has(Mutation::NobodyResumes) {
             return;
         }
+        self.tell_untold();
         let open: Vec<Rc<HealAction>> = self.open_actions().cloned().collect();
         for action in open {
             let Ok(id) = CommandId::parse(action.id()) else { continue };

@@ -1,4 +1,5 @@
-//! What the hub is told of commands: a status made from the HealAction, again at each new session until it is acked.
+//! What the hub is told of commands: a status made from the HealAction, again at each new session until it is acked, and
+//! when it shows and nobody has told it.
 
 use std::rc::Rc;
 
@@ -31,6 +32,7 @@ impl Spoke {
         {
             self.out.push(Out::Word(id, healaction::state(action)));
         }
+        self.will_tell(action);
         let status = v1::CommandStatus { at_unix_ms: self.now.wall.unix_ms(), ..report::status(action) };
         self.say_status(status);
     }
@@ -59,6 +61,22 @@ impl Spoke {
         if self.session.is_some() {
             self.out.push(Out::Up(Up::CommandStatus(status)));
         }
+    }
+
+    pub(super) fn will_tell(&mut self, action: &HealAction) {
+        let known = self.told_seq.entry(action.id().to_owned()).or_default();
+        *known = (*known).max(healaction::seq(action));
+    }
+
+    /// Each end that nobody has told, since the answer to its write was lost.
+    pub(super) fn tell_untold(&mut self) {
+        let untold = |action: &&Rc<HealAction>| {
+            let told = self.told_seq.get(action.id()).is_some_and(|seq| *seq >= healaction::seq(action));
+            let busy = CommandId::parse(action.id()).is_ok_and(|id| self.running.contains_key(&id) || self.pending.contains(&id));
+            action.held() && healaction::is_final(action) && !told && !busy && !self.is_acked(action)
+        };
+        let untold: Vec<Rc<HealAction>> = self.cache.actions.values().filter(untold).cloned().collect();
+        untold.iter().for_each(|action| self.answer(action));
     }
 
     fn is_acked(&self, action: &HealAction) -> bool {

@@ -55,6 +55,15 @@ fn a_session_that_was_taken_over_commits_nothing() {
 }
 
 #[test]
+fn a_session_of_which_the_database_has_lost_what_was_noted_is_over() {
+    let (mut pair, owner) = healing();
+    assert!(pair.owned_since(&owner, false));
+    assert!(!pair.owned_since(&owner, true), "a backup is older than what this hub wrote");
+    assert!(pair.owned(&owner), "and who has noted nothing yet knows no better");
+    pair.holds("a restore");
+}
+
+#[test]
 fn a_gap_is_passed_and_what_follows_is_taken() {
     let (mut pair, owner) = healing();
     let gap = v1::Gap { stream_id: "s".into(), from_seq: 1, to_seq: 4, reason: "damaged".into(), ..Default::default() };

@@ -97,7 +97,16 @@ impl Pair {
     }
 
     pub(crate) fn owned(&mut self, owner: &Owner) -> bool {
-        self.both("owned", |store| store.owned(owner))
+        self.both("owned", |store| store.owned(owner, None).is_some())
+    }
+
+    /// Whether it still is after it was noted; with `lost`, in a database that knows nothing of that.
+    pub(crate) fn owned_since(&mut self, owner: &Owner, lost: bool) -> bool {
+        let hour = std::time::Duration::from_secs(3600);
+        self.both("owned", |store| {
+            let noted = store.owned(owner, None).expect("it is attached");
+            store.owned(owner, Some(if lost { noted.after(hour) } else { noted })).is_some()
+        })
     }
 
     pub(crate) fn faults(&mut self, from: &Owner, batch: &v1::FaultBatch) -> Result<u64, Error> {

@@ -17,7 +17,7 @@ use gpuheal_hub::{
         outbox::{self, Leading, Sent, Waiting},
         policy::policy_apply,
         pool,
-        session::{Attached, Refused, session_attach, session_detach, session_lease, sessions_seen},
+        session::{Alive, Attached, Refused, session_attach, session_detach, session_lease, sessions_seen},
         stop::fleet_stop,
     },
     wake::Wake,
@@ -153,13 +153,14 @@ impl Store for Postgres {
         });
     }
 
-    fn owned(&mut self, owner: &Owner) -> bool {
-        let key = (owner.cluster.clone(), owner.replica.clone(), owner.generation);
-        let owned = self.rt.block_on(async {
+    fn owned(&mut self, owner: &Owner, noted: Option<Timestamp>) -> Option<Timestamp> {
+        let key =
+            Alive { cluster: owner.cluster.clone(), replica: owner.replica.clone(), generation: owner.generation, seen_at: noted };
+        let mut owned = self.rt.block_on(async {
             let mut conn = self.pool.acquire().await.unwrap();
             sessions_seen(&mut conn, &[key]).await.unwrap()
         });
-        !owned.is_empty()
+        owned.pop().and_then(|one| one.seen_at)
     }
 
     fn faults(&mut self, from: &Owner, batch: v1::FaultBatch) -> Result<v1::FaultAck, Error> {
