@@ -71,6 +71,28 @@ pub struct Wake {
     pub settled: Bell,
     /// A person said whose certificates count: wakes whoever cuts streams.
     pub guarded: Bell,
+    /// Whether faults wait for their commit.
+    pub crowd: Crowd,
+}
+
+/// While faults wait for their commit, judges take turns: what they do all at once leaves no room for taking, and a spoke
+/// that waits for its ack matters more than how soon the last of a thousand nodes is judged.
+#[derive(Debug, Default)]
+pub struct Crowd {
+    waits: AtomicBool,
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Crowd {
+    /// Says whether faults wait now.
+    pub fn set(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Release);
+    }
+
+    /// Waits for this judge's turn, which lasts for as long as what is returned is kept; there are none unless faults wait.
+    pub async fn turn(&self) -> Option<tokio::sync::MutexGuard<'_, ()>> {
+        if self.waits.load(Ordering::Acquire) { Some(self.turn.lock().await) } else { None }
+    }
 }
 
 impl Wake {

@@ -22,9 +22,9 @@ use crate::{
     store::{
         budget::{Allowed, hold_delete, hold_insert, rate_take},
         command::{Issue, Seal, command_cancel, command_insert, counter_take},
-        decision::{cooldown_apply, decision_insert},
+        decision::cooldown_apply,
         fault::fault_settle,
-        incident::{incident_faults_put, incident_insert, incident_recheck, incident_update},
+        incident::{Decided, incident_move, incident_open, incident_recheck},
         node::plan_rev_issue,
     },
     wake::Wake,
@@ -102,23 +102,21 @@ async fn incident(
     policy: &Policy,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let cluster = &snapshot.cluster.id;
-    if change.opens {
-        incident_insert(conn, cluster, &snapshot.node.reference, change, policy.revision, decision.recheck_at, now).await?;
-    } else if change.changed {
-        if let Some(old) = &snapshot.incident
-            && old.state.go(change.state).is_err()
-        {
-            return Err(senseless(snapshot, "a move that no incident can make"));
-        }
-        incident_update(conn, cluster, change, policy.revision, decision.recheck_at, now).await?;
-    } else {
-        incident_recheck(conn, cluster, change.id, decision.recheck_at).await?;
-        return Ok(());
+    let (cluster, node) = (&snapshot.cluster.id, &snapshot.node.reference);
+    if !change.opens && !change.changed {
+        return Ok(incident_recheck(conn, cluster, change.id, decision.recheck_at).await?);
     }
-    decision_insert(conn, cluster, change, decision, (policy.revision, &policy.digest), now).await?;
     let held: Vec<&KnownFault> = snapshot.faults.iter().filter(|fault| change.fault_keys.contains(&fault.key)).collect();
-    Ok(incident_faults_put(conn, cluster, (&snapshot.node.reference.uid, change.id), &held, &decision.verdicts, now).await?)
+    let decided = Decided { change, decision, policy: (policy.revision, &policy.digest), held: &held, now };
+    if change.opens {
+        return Ok(incident_open(conn, cluster, node, decided).await?);
+    }
+    if let Some(old) = &snapshot.incident
+        && old.state.go(change.state).is_err()
+    {
+        return Err(senseless(snapshot, "a move that no incident can make"));
+    }
+    Ok(incident_move(conn, cluster, node, decided).await?)
 }
 
 fn incident_of(snapshot: &Snapshot, decision: &Decision) -> Option<IncidentId> {

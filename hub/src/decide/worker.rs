@@ -66,6 +66,7 @@ pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
 }
 
 async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<usize, Error> {
+    let _turn = wake.crowd.turn().await;
     let claimed = answered("decide.claim", async {
         asks_take(&mut *pool.acquire().await.label("pool.acquire")?).await?;
         let mut tx = pool.begin().await.label("decide.begin")?;

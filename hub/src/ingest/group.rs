@@ -35,6 +35,9 @@ pub(super) async fn run(
     stop: CancellationToken,
 ) {
     loop {
+        if waiting.is_empty() {
+            wake.crowd.set(false);
+        }
         let first = tokio::select! {
             biased;
             first = waiting.recv() => first,
@@ -45,6 +48,7 @@ pub(super) async fn run(
         };
         let Some(first) = first else { return };
         let group = gather(first, &mut waiting);
+        wake.crowd.set(group.len() > 1);
         if let Some(failed) = commit_all(&pool, &wake, signer.as_deref(), group).await {
             for submission in failed {
                 commit_all(&pool, &wake, None, vec![submission]).await;

@@ -24,8 +24,8 @@ use crate::{
         Class, Labelled as _,
         adopted::{found, plan_rev_keep},
         command::{Issue, Seal, Signed, command_insert},
-        decision::{cooldown_apply, decision_insert},
-        incident::{incident_insert, incident_update},
+        decision::cooldown_apply,
+        incident::{Decided, incident_move, incident_open},
         judgement::judgement_lock,
         moment,
     },
@@ -87,13 +87,13 @@ async fn take(
 ) -> Result<(), Error> {
     let now = moment::now(conn).await?;
     let policy = (command.policy_revision, command.policy_digest.as_str());
-    if change.opens {
-        incident_insert(conn, cluster, &command.target.node, change, policy.0, None, now).await?;
-    } else {
-        incident_update(conn, cluster, change, policy.0, None, now).await?;
-    }
     let decision = Decision { reasons: vec![change.reason.clone()], ..Decision::nothing(policy.0) };
-    decision_insert(conn, cluster, change, &decision, policy, now).await?;
+    let decided = Decided { change, decision: &decision, policy, held: &[], now };
+    if change.opens {
+        incident_open(conn, cluster, &command.target.node, decided).await?;
+    } else {
+        incident_move(conn, cluster, &command.target.node, decided).await?;
+    }
     plan_rev_keep(conn, cluster, &command.target.node.uid, command.plan_rev).await?;
     if command.harmful() {
         cooldown_apply(conn, cluster, &command.target.node.uid, Some(change.id), CooldownOp::Reserve, now).await?;

@@ -1,51 +1,13 @@
-//! Decisions, and the cooldown rows that they move.
+//! What decisions say to spokes, and the cooldown rows that they move; `incident` stores them.
 
-use gpuheal_hub_core::{
-    cooldown::CooldownOp,
-    decide::{Decision, IncidentChange},
-};
+use gpuheal_hub_core::cooldown::CooldownOp;
 use gpuheal_proto::{
     ids::{ClusterId, IncidentId, NodeUid},
     time::Timestamp,
 };
-use sqlx::{PgConnection, types::Json};
+use sqlx::PgConnection;
 
-use super::{Error, Labelled as _, moment::to_db, signed};
-
-/// Adds a decision under its number, with the policy that it comes from.
-///
-/// # Errors
-/// When that number is taken: the incident was judged by another.
-pub async fn decision_insert(
-    conn: &mut PgConnection,
-    cluster: &ClusterId,
-    change: &IncidentChange,
-    decision: &Decision,
-    (policy_revision, policy_digest): (u64, &str),
-    now: Timestamp,
-) -> Result<(), Error> {
-    // Of this decision; the incident's own may be a person's words from an earlier one.
-    let reason = decision.reasons.first().filter(|reason| !reason.is_empty()).map_or(change.state.as_str(), String::as_str);
-    sqlx::query(
-        "INSERT INTO decisions (cluster_id, incident_id, decision_no, outcome, reason, reasons, level, state_after, policy_revision, policy_digest, \
-         decided_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-    )
-    .bind(cluster.as_str())
-    .bind(change.id.uuid())
-    .bind(i32::try_from(change.decision_no).unwrap_or(i32::MAX))
-    .bind(decision.commands.iter().map(|command| command.action).max().map_or(change.state.as_str(), |action| action.as_str()))
-    .bind(reason)
-    .bind(Json(&decision.reasons))
-    .bind(change.level.as_str())
-    .bind(change.state.as_str())
-    .bind(signed(policy_revision))
-    .bind(policy_digest)
-    .bind(to_db(now))
-    .execute(conn)
-    .await
-    .label("decision.insert")?;
-    Ok(())
-}
+use super::{Error, Labelled as _, moment::to_db};
 
 /// Moves a node's cooldown row.
 ///

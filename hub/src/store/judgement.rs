@@ -3,7 +3,7 @@
 //! knew changes nothing that a judge can have read, and need not wait: [`judgements_note`] leaves an ask beside the row
 //! that another holds, which commits together with what was added, and [`asks_take`] makes the node due when it is free.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use gpuheal_proto::{
     ids::{ClusterId, NodeUid},
@@ -56,27 +56,47 @@ pub async fn judgements_note(conn: &mut PgConnection, nodes: &[NodeKey], why: &s
     if nodes.is_empty() {
         return Ok(Vec::new());
     }
-    let (clusters, uids): (Vec<&str>, Vec<&str>) = nodes.iter().map(|(cluster, uid)| (cluster.as_str(), uid.as_str())).unzip();
-    let held: Vec<(String, String)> = sqlx::query_as(
-        "WITH asked AS (SELECT * FROM unnest($1::text[], $2::text[]) AS n (cluster_id, node_uid)), \
-         free AS MATERIALIZED (SELECT j.cluster_id, j.node_uid, j.due_at FROM judgements j JOIN asked USING (cluster_id, node_uid) \
-             ORDER BY 1, 2 FOR UPDATE OF j SKIP LOCKED), \
-         held AS (SELECT j.cluster_id, j.node_uid FROM judgements j JOIN asked USING (cluster_id, node_uid) \
-             WHERE NOT EXISTS (SELECT FROM free f WHERE f.cluster_id = j.cluster_id AND f.node_uid = j.node_uid)), \
+    let (clusters, uids) = columns(nodes);
+    let free: Vec<(String, String)> = sqlx::query_as(
+        "WITH free AS MATERIALIZED (SELECT j.cluster_id, j.node_uid, j.due_at FROM judgements j \
+             JOIN unnest($1::text[], $2::text[]) AS n (cluster_id, node_uid) USING (cluster_id, node_uid) ORDER BY 1, 2 FOR UPDATE OF j SKIP LOCKED), \
          due AS (UPDATE judgements j SET due_at = clock_timestamp(), asked_at = clock_timestamp(), why = $3 FROM free f \
-             WHERE j.cluster_id = f.cluster_id AND j.node_uid = f.node_uid AND (f.due_at IS NULL OR f.due_at > clock_timestamp())), \
-         new AS (INSERT INTO judgements AS j (cluster_id, node_uid, due_at, why) SELECT cluster_id, node_uid, clock_timestamp(), $3 \
-             FROM asked a WHERE NOT EXISTS (SELECT FROM judgements k WHERE k.cluster_id = a.cluster_id AND k.node_uid = a.node_uid) ORDER BY 1, 2 \
-             ON CONFLICT (cluster_id, node_uid) DO UPDATE SET due_at = LEAST(j.due_at, excluded.due_at), asked_at = excluded.asked_at, why = excluded.why) \
-         INSERT INTO asks (cluster_id, node_uid, why) SELECT cluster_id, node_uid, $3 FROM held RETURNING cluster_id, node_uid",
+             WHERE j.cluster_id = f.cluster_id AND j.node_uid = f.node_uid AND (f.due_at IS NULL OR f.due_at > clock_timestamp())) \
+         SELECT cluster_id, node_uid FROM free",
     )
     .bind(clusters)
     .bind(uids)
     .bind(why)
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await
     .label("judgements.note")?;
-    held.iter().map(key_of).collect()
+    let rest = without(nodes, &free);
+    if rest.is_empty() {
+        return Ok(rest);
+    }
+    let (clusters, uids) = columns(&rest);
+    let held: Vec<(String, String)> = sqlx::query_as(
+        "INSERT INTO asks (cluster_id, node_uid, why) SELECT cluster_id, node_uid, $3 FROM judgements \
+         JOIN unnest($1::text[], $2::text[]) AS n (cluster_id, node_uid) USING (cluster_id, node_uid) RETURNING cluster_id, node_uid",
+    )
+    .bind(clusters)
+    .bind(uids)
+    .bind(why)
+    .fetch_all(&mut *conn)
+    .await
+    .label("asks.insert")?;
+    let new = without(&rest, &held);
+    judgements_ask(conn, &new, why).await?;
+    Ok(rest.into_iter().filter(|node| !new.contains(node)).collect())
+}
+
+fn columns(nodes: &[NodeKey]) -> (Vec<&str>, Vec<&str>) {
+    nodes.iter().map(|(cluster, uid)| (cluster.as_str(), uid.as_str())).unzip()
+}
+
+fn without(nodes: &[NodeKey], rows: &[(String, String)]) -> Vec<NodeKey> {
+    let rows: BTreeSet<(&str, &str)> = rows.iter().map(|(cluster, uid)| (cluster.as_str(), uid.as_str())).collect();
+    nodes.iter().filter(|(cluster, uid)| !rows.contains(&(cluster.as_str(), uid.as_str()))).cloned().collect()
 }
 
 /// Makes nodes due for which asks were left, as far as nobody holds them, and takes those asks away, in a transaction of
@@ -98,11 +118,6 @@ pub async fn asks_take(conn: &mut PgConnection) -> Result<u64, Error> {
     .await
     .label("asks.take")?;
     Ok(result.rows_affected())
-}
-
-fn key_of((cluster, uid): &(String, String)) -> Result<NodeKey, Error> {
-    let cluster = read("judgements.cluster_id", cluster, |text| ClusterId::parse(text).ok())?;
-    Ok((cluster, read("judgements.node_uid", uid, |text| NodeUid::parse(text).ok())?))
 }
 
 /// Locks a node's row without making it due, making the row when there is none.
