@@ -56,8 +56,9 @@ pub const RUNNING_MAX: usize = 256;
 const OPEN_MAX: usize = 4096;
 /// How often the truth is looked at when nothing woke us.
 const TICK: Duration = Duration::from_secs(1);
-/// How often what has run out is collected.
-const COLLECT_EVERY: Duration = Duration::from_secs(600);
+/// How often what has run out is collected, and what was let go of in vain is tried again. Costs a look at what we have in
+/// memory; calls only for what is found.
+const COLLECT_EVERY: Duration = Duration::from_secs(30);
 /// How long a superseded command has to stop: longer than one API call.
 const STOP_WAIT: Duration = Duration::from_secs(5);
 
@@ -165,10 +166,12 @@ impl Hand {
         let kube = Kube::new(deps.client.clone());
         let actions = Arc::new(Actions::default());
         let watching = tokio::spawn(store::follow(deps.client.clone(), deps.namespace.clone(), Arc::clone(&actions)));
+        let reports = Reports::new(up);
+        let records = Records::new(kube.clone(), deps.namespace.clone(), Arc::clone(&actions), reports.clone(), deps.nodes.clone());
         let ctx = Arc::new(Ctx {
             events: Events::new(kube.clone(), deps.replica.to_string()),
-            records: Records::new(kube.clone(), deps.namespace.clone(), Arc::clone(&actions)),
-            reports: Reports::new(up),
+            records,
+            reports,
             fences: FenceStore::new(kube.clone(), deps.namespace.clone()),
             fence: Mutex::new(None),
             config: ceiling::follow(deps.config.clone(), deps.flags),

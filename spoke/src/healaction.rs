@@ -1,20 +1,45 @@
 //! `HealAction`: the intent that exists in the cluster before anything is done, the record of how far it got, and the
 //! tombstone of what was refused. Its name is the command's id, so that creating it twice is a conflict. Spec is what
-//! was decided when it was made (signed command, undo record, refusal); status is how it went, written by whoever leads.
-//! The finalizer keeps it until the hub has committed the outcome.
+//! was decided when it was made (signed command, undo record, refusal), and the API server lets nobody change it; status is
+//! how it went, written by whoever leads. The finalizer keeps it until the hub has committed the outcome.
+//!
+//! The schema bounds what is written: words are enums where this file owns them, and texts are cut to their length by
+//! [`bounded`] before they are sent, so that no outcome is too long to be told. Refusals are no enum: a spoke that is newer
+//! than the CRD must be able to refuse.
 
 mod record;
 mod standing;
 
+use gpuheal_proto::limits::{ENVELOPE_BYTES_MAX, STEPS_MAX};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec, seq, set_condition, state, state_refused,
-    status_of, undo_of,
+    begun, bounded, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec, seq, set_complete, state,
+    state_refused, status_of, undo_of,
 };
-pub use self::standing::{marked_node, standing_marks, standing_undo};
+pub use self::standing::{await_release, marked_node, may_go, standing_marks, standing_undo};
+
+/// The envelope as base64: four letters for three bytes.
+const ENVELOPE_TEXT_MAX: usize = ENVELOPE_BYTES_MAX.div_ceil(3) * 4;
+/// Names and ids: what Kubernetes takes for a name.
+const NAME_MAX: usize = 253;
+/// RFC 3339, words, versions.
+const WORD_MAX: usize = 64;
+/// One text for people: the outcome of a drain names every pod that is left. The outcome and 16 messages are 68 KiB, the
+/// [`PODS_MAX`] of a drain 1 MiB at the very most: together under the 1.5 MB that etcd takes.
+pub(crate) const TEXT_MAX: usize = 4096;
+/// Why a pod stays.
+pub(crate) const POD_TEXT_MAX: usize = 1024;
+/// JSON of a label, a taint or a boolean.
+const VALUE_MAX: usize = 1024;
+/// Fields of a node that are ours: label, taint and cordon, with room.
+const UNDO_MAX: usize = 16;
+/// Pods of one step: a node has 16 GPUs of seven slices.
+pub(crate) const PODS_MAX: usize = 512;
+/// Conditions, of which there is one.
+const CONDITIONS_MAX: usize = 8;
 
 /// What was asked.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
@@ -38,34 +63,46 @@ pub use self::standing::{marked_node, standing_marks, standing_undo};
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [
+    {"rule": "self == oldSelf", "message": "what was decided when it was made does not change"}
+]))]
 pub struct HealActionSpec {
     /// The signed command, base64 of the envelope exactly as it came. Empty in a tombstone of a cancelled command that
     /// never came, and of one that was for another cluster.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = ENVELOPE_TEXT_MAX))]
     pub envelope: String,
     /// Name of the node.
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX))]
     pub node: String,
     /// UID of the node.
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX))]
     pub node_uid: String,
     /// The GPU's slot or UUID, when the fault is one GPU's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = NAME_MAX))]
     pub gpu: String,
     /// Most far-reaching step: notify, mark, evict or release.
     #[serde(default)]
+    #[schemars(extend("enum" = ["", "notify", "mark", "evict", "release"]))]
     pub action: String,
     /// The incident.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub incident: String,
     /// P0, P1, P2 or manual.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub level: String,
     /// What is wrong, in two words such as `xid 79`; empty where only a person's word is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
     pub fault: String,
     /// Why, with numbers.
     #[serde(default)]
+    #[schemars(length(max = TEXT_MAX))]
     pub reason: String,
     /// Plan revision within the node.
     #[serde(default)]
@@ -78,24 +115,30 @@ pub struct HealActionSpec {
     pub hub_term: u64,
     /// No first effect after it, RFC 3339, by the hub's clock.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub start_by: String,
     /// No step after it.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub finish_by: String,
     /// Nothing remembered as open after it.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub expires: String,
     /// The replica that made it.
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX))]
     pub holder: String,
     /// The Lease's transitions at that moment.
     #[serde(default)]
     pub lease_transitions: u64,
     /// What the first write to the node was planned to change, with how it was before: stored before that write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = UNDO_MAX))]
     pub undo: Vec<UndoEntry>,
     /// Pods that a drain was to evict as they were seen when it was made: whoever takes it up knows of those that are gone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = PODS_MAX))]
     pub pods: Vec<PodRecord>,
     /// Set when this never will be done: it was final from its first moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,18 +150,23 @@ pub struct HealActionSpec {
 #[serde(rename_all = "camelCase")]
 pub struct UndoEntry {
     /// label, taint or unschedulable.
+    #[schemars(extend("enum" = ["label", "taint", "unschedulable"]))]
     pub kind: String,
     /// Key of the label or taint.
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX))]
     pub key: String,
     /// JSON text before; empty = absent.
     #[serde(default)]
+    #[schemars(length(max = VALUE_MAX))]
     pub before: String,
     /// JSON text after.
     #[serde(default)]
+    #[schemars(length(max = VALUE_MAX))]
     pub after: String,
     /// The node's resourceVersion that `before` was read at.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub resource_version: String,
 }
 
@@ -127,12 +175,15 @@ pub struct UndoEntry {
 #[serde(rename_all = "camelCase")]
 pub struct Tombstone {
     /// REFUSED or CANCELLED.
+    #[schemars(extend("enum" = ["REFUSED", "CANCELLED"]))]
     pub state: String,
     /// Code of the refusal; empty for a cancellation.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub refusal: String,
     /// With its arithmetic.
     #[serde(default)]
+    #[schemars(length(max = TEXT_MAX))]
     pub reason: String,
 }
 
@@ -142,9 +193,11 @@ pub struct Tombstone {
 pub struct HealActionStatus {
     /// RECEIVED, STARTED, SUCCEEDED, FAILED, UNKNOWN, REFUSED or CANCELLED.
     #[serde(default)]
+    #[schemars(extend("enum" = ["", "RECEIVED", "STARTED", "SUCCEEDED", "FAILED", "UNKNOWN", "REFUSED", "CANCELLED"]))]
     pub state: String,
     /// The replica at work on it.
     #[serde(default)]
+    #[schemars(length(max = NAME_MAX))]
     pub holder: String,
     /// The Lease's transitions under which it is at work.
     #[serde(default)]
@@ -157,18 +210,23 @@ pub struct HealActionStatus {
     pub status_seq: u64,
     /// How it ended, with numbers.
     #[serde(default)]
+    #[schemars(length(max = TEXT_MAX))]
     pub outcome: String,
     /// Code of a refusal after the intent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
     pub refusal: String,
     /// Per step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = STEPS_MAX))]
     pub steps: Vec<StepRecord>,
     /// What was changed on the node, where it differs from the spec's plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = UNDO_MAX))]
     pub undo: Vec<UndoEntry>,
-    /// Complete, and Reported.
+    /// `Complete`, once nothing more will happen to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = CONDITIONS_MAX))]
     pub conditions: Vec<Condition>,
 }
 
@@ -177,12 +235,15 @@ pub struct HealActionStatus {
 #[serde(rename_all = "camelCase")]
 pub struct StepRecord {
     /// notify, mark, drain, restart or release.
+    #[schemars(extend("enum" = ["", "notify", "mark", "drain", "restart", "release"]))]
     pub name: String,
     /// pending, running, done, failed or skipped.
     #[serde(default)]
+    #[schemars(extend("enum" = ["", "pending", "running", "done", "failed", "skipped"]))]
     pub state: String,
     /// With numbers.
     #[serde(default)]
+    #[schemars(length(max = TEXT_MAX))]
     pub message: String,
     /// When it began, milliseconds since the epoch.
     #[serde(default)]
@@ -192,6 +253,7 @@ pub struct StepRecord {
     pub finished_unix_ms: i64,
     /// Pods of a drain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = PODS_MAX))]
     pub pods: Vec<PodRecord>,
 }
 
@@ -200,15 +262,20 @@ pub struct StepRecord {
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
     /// Where.
+    #[schemars(length(max = NAME_MAX))]
     pub namespace: String,
     /// Which.
+    #[schemars(length(max = NAME_MAX))]
     pub name: String,
     /// What ties.
+    #[schemars(length(max = NAME_MAX))]
     pub uid: String,
     /// planned, waiting, evicting, gone, blocked, skipped or failed.
+    #[schemars(length(max = WORD_MAX))]
     pub state: String,
     /// Why it is blocked, skipped or failed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = POD_TEXT_MAX))]
     pub reason: String,
     /// How often an eviction was asked for.
     #[serde(default)]
@@ -221,17 +288,22 @@ pub struct PodRecord {
 pub struct Condition {
     /// Which.
     #[serde(rename = "type")]
+    #[schemars(length(max = WORD_MAX))]
     pub type_: String,
     /// True, False or Unknown.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
-    /// One word.
+    /// One word: Succeeded, or Ended when it ended otherwise.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub reason: String,
     /// For people.
     #[serde(default)]
+    #[schemars(length(max = TEXT_MAX))]
     pub message: String,
     /// RFC 3339.
     #[serde(default)]
+    #[schemars(length(max = WORD_MAX))]
     pub last_transition_time: String,
 }
 

@@ -1,5 +1,6 @@
 //! What is asked before each side effect: still told to go on, still leading with margin, still in time, still what the
-//! command assumed, and no person in between. Costs no API call.
+//! command assumed, still below the ceiling, and no person in between. Costs no API call, but where our watch does not show
+//! the node: the API server is asked then, since a watch may be late, and a node that nobody can read is not gone.
 
 use std::time::Duration;
 
@@ -9,16 +10,21 @@ use gpuheal_proto::{
     words::Action,
 };
 use gpuheal_spoke_core::{
+    ceiling::Out,
     mark::{NodeFacts, Want},
     verify::{STEP_MARGIN, check_faults, check_time, marker},
 };
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use tokio::sync::watch;
 
-use super::{Ctx, StopWord};
+use super::{Ctx, StopWord, api::Error, mark::pause};
 use crate::verify::{cached_node, hub_now, standing};
 
 /// How often a margin that is too small is looked at again.
 const MARGIN_RECHECK: Duration = Duration::from_millis(100);
+/// How often the API server is asked for a node that our watch does not show, while somebody waits.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why nothing more is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +51,12 @@ impl Halt {
         Self::End { state: CommandState::Failed, refusal: None, reason: reason.into() }
     }
 
+    /// The machine that the command means is not there any more.
+    pub(super) fn gone(command: &Command) -> Self {
+        let target = &command.target.node;
+        Self::end(CommandState::Failed, Refusal::NodeGone, format!("node {} of UID {} is gone", target.name, target.uid))
+    }
+
     /// A person has taken away what we set: that is an order.
     pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
         let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
@@ -68,6 +80,7 @@ pub(super) struct Guard<'a> {
 impl Guard<'_> {
     /// Waits for margin, then asks everything.
     pub(super) async fn pass(&self) -> Result<(), Halt> {
+        self.there().await?;
         while self.still_ours()? < STEP_MARGIN {
             tokio::time::sleep(MARGIN_RECHECK).await;
         }
@@ -88,11 +101,50 @@ impl Guard<'_> {
                 () = until(&mut leadership, |now| now.transitions() != Some(self.reign)) => return,
                 () = change(&mut config) => {}
                 () = change(&mut nodes) => {}
+                () = tokio::time::sleep(ASK_EVERY), if self.missing() => {
+                    if matches!(self.is_there().await, Ok(false)) {
+                        return;
+                    }
+                }
             }
             if self.as_assumed().is_err() {
                 return;
             }
         }
+    }
+
+    /// Returns at once while our watch shows the node. Where it does not, and the API server cannot be read either, nobody
+    /// knows: that is waited for.
+    async fn there(&self) -> Result<(), Halt> {
+        let mut attempt = 0;
+        while self.missing() {
+            self.still_ours()?;
+            self.in_time()?;
+            self.as_assumed()?;
+            match self.is_there().await {
+                Ok(true) => return Ok(()),
+                Ok(false) => return Err(Halt::gone(self.command)),
+                Err(error) if error.transient() => pause(attempt).await,
+                Err(error) => return Err(Halt::failed(error.to_string())),
+            }
+            attempt += 1;
+        }
+        Ok(())
+    }
+
+    /// Our watch does not show the machine that the command means: it is gone, or the watch is late.
+    fn missing(&self) -> bool {
+        let target = &self.command.target.node;
+        let held = self.command.harmful() || self.command.writes_node();
+        let node = held.then(|| self.ctx.deps.nodes.node(target.name.as_str()));
+        node.is_some_and(|node| node.is_none_or(|node| node.metadata.uid.as_deref() != Some(target.uid.as_str())))
+    }
+
+    /// The API server's word on it.
+    async fn is_there(&self) -> Result<bool, Error> {
+        let (kube, target) = (&self.ctx.kube, &self.command.target.node);
+        let node = kube.call("get node", Api::<Node>::all(kube.client()).get_opt(target.name.as_str())).await?;
+        Ok(node.is_some_and(|node| node.metadata.uid.as_deref() == Some(target.uid.as_str())))
     }
 
     fn still_ours(&self) -> Result<Duration, Halt> {
@@ -119,7 +171,7 @@ impl Guard<'_> {
         })
     }
 
-    /// The ceiling's stop, the fault, the node, a person. A release is held to the node alone.
+    /// The ceiling, the fault, others' marks, a person. A release is held to the node alone.
     pub(super) fn as_assumed(&self) -> Result<(), Halt> {
         let target = &self.command.target.node;
         let cancelled = |refusal, reason: String| Err(Halt::end(CommandState::Cancelled, refusal, reason));
@@ -132,9 +184,10 @@ impl Guard<'_> {
         if self.command.action() == Action::Release {
             return Ok(());
         }
-        if self.ctx.config().ceiling.stop {
-            return cancelled(Refusal::Stopped, "the cluster's ceiling says stop: true".to_owned());
-        }
+        // How many are out was asked when it was admitted: its own node is one of them since.
+        let out = Out { target: true, ..Out::default() };
+        let labels = node.as_ref().and_then(|node| node.labels.clone()).unwrap_or_default();
+        self.ctx.config().admit(self.command, &labels, out).or_else(|(refusal, reason)| cancelled(refusal, reason))?;
         if !self.command.harmful() {
             return Ok(());
         }
@@ -143,6 +196,9 @@ impl Guard<'_> {
         let Some(node) = node else { return Ok(()) };
         if marker::opted_out(&node) {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
+        }
+        if let Some(mark) = marker::foreign(&node) {
+            return cancelled(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name));
         }
         match self.marked.and_then(|want| want.taken_away(&node, self.command.plan_rev)) {
             Some(what) => Err(Halt::overridden(what, &node)),

@@ -118,7 +118,7 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
             tracing::debug!(command.id = %run.command.id, error = %gpuheal_proto::chain::chain(&error), "node patch planned anew");
             Ok(Patched::Again)
         }
-        Err(error) if error.not_found() => Err(gone(run)),
+        Err(error) if error.not_found() => Err(Halt::gone(run.command)),
         Err(error) => {
             run.ctx.deps.metrics.inc(metrics::ANNOTATION_FAILED, &[]);
             Err(Halt::failed(error.to_string()))
@@ -134,7 +134,7 @@ pub(super) async fn current(run: &Run<'_>, known: Option<NodeFacts>) -> Result<N
         Some(_) | None => read(run).await?,
     };
     if facts.uid != target.uid.as_str() {
-        return Err(gone(run));
+        return Err(Halt::gone(run.command));
     }
     match facts.plan_revision() {
         Some(seen) if seen > run.command.plan_rev => Err(Halt::end(
@@ -155,7 +155,7 @@ async fn read(run: &Run<'_>) -> Result<NodeFacts, Halt> {
         let result: Result<Node, Error> = run.ctx.kube.call("get node", api.get(name)).await;
         match result {
             Ok(node) => return node_facts(&node).ok_or_else(|| Halt::failed("the node has no UID")),
-            Err(error) if error.not_found() => return Err(gone(run)),
+            Err(error) if error.not_found() => return Err(Halt::gone(run.command)),
             Err(error) if error.transient() => {
                 pause(attempt).await;
                 attempt += 1;
@@ -163,14 +163,6 @@ async fn read(run: &Run<'_>) -> Result<NodeFacts, Halt> {
             Err(error) => return Err(Halt::failed(error.to_string())),
         }
     }
-}
-
-fn gone(run: &Run<'_>) -> Halt {
-    Halt::end(
-        CommandState::Failed,
-        Refusal::NodeGone,
-        format!("node {} of UID {} is gone", run.command.target.node.name, run.command.target.node.uid),
-    )
 }
 
 /// A lost race is tried again soon, with jitter: the first at once.

@@ -1,5 +1,5 @@
-//! Telling people on the node: one Event says what was done and why. A notify step of a command that also marks or drains
-//! is told by that step, once it is true; alone it is a warning. Posted on the side: nothing waits for it but the last
+//! Telling people on the node: one Event says what was done and why. A notify step of a command that also marks, drains
+//! or restarts is told by that step, once it is true; alone it is a warning. Posted on the side: nothing waits for it but the last
 //! status, which says whether it was posted.
 
 use gpuheal_proto::command::{Command, Step};
@@ -12,7 +12,8 @@ pub(super) const UNDER_WAY: &str = "Event under way";
 
 /// The notify step.
 pub(super) fn notify(run: &mut Run<'_>, message: &str) -> String {
-    let told_by_another = run.command.steps.iter().any(|step| matches!(step, Step::Mark { .. } | Step::Drain(_)));
+    let told_by_another =
+        run.command.steps.iter().any(|step| matches!(step, Step::Mark { .. } | Step::Drain(_) | Step::RestartWorkload { .. }));
     if !told_by_another {
         tell(run, "notify", Kind::Warning, format!("warned: {message}"));
     }

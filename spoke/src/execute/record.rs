@@ -9,6 +9,7 @@ use gpuheal_proto::{
     time::{Timestamp, parse_rfc3339},
 };
 use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned};
+use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -20,19 +21,25 @@ use super::{
     store::Actions,
 };
 use crate::{
+    clock,
     healaction::{self, HealAction, HealActionSpec, HealActionStatus},
     report::Reports,
+    watch::Nodes,
 };
 
 /// How long a HealAction outlives its command: long enough for whoever looks the next day.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
 
 /// Writes HealActions.
-#[derive(Debug)]
 pub(super) struct Records {
     kube: Kube,
     namespace: String,
     actions: Arc<Actions>,
+    /// What the hub has acked.
+    reports: Reports,
+    nodes: Nodes,
+    /// Who collects: one at a time, since the API server may be slower than the clock that asks for it.
+    collecting: tokio::sync::Mutex<()>,
 }
 
 /// What came of creating one.
@@ -44,8 +51,8 @@ pub(super) enum Created {
 }
 
 impl Records {
-    pub(super) const fn new(kube: Kube, namespace: String, actions: Arc<Actions>) -> Self {
-        Self { kube, namespace, actions }
+    pub(super) fn new(kube: Kube, namespace: String, actions: Arc<Actions>, reports: Reports, nodes: Nodes) -> Self {
+        Self { kube, namespace, actions, reports, nodes, collecting: tokio::sync::Mutex::default() }
     }
 
     fn api(&self) -> Api<HealAction> {
@@ -86,20 +93,21 @@ impl Records {
     /// Writes a status by the resourceVersion of `action`.
     pub(super) async fn write_status(&self, action: &HealAction, status: HealActionStatus) -> Result<Arc<HealAction>, Error> {
         let mut next = action.clone();
-        next.status = Some(status);
+        next.status = Some(healaction::bounded(status));
         next.metadata.managed_fields = None;
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let written = self.kube.call("write HealAction", self.api().replace_status(action.id(), &params, &next)).await?;
         Ok(self.actions.put(written))
     }
 
-    /// For the columns of `kubectl get` alone: the tombstone in the spec is the truth.
+    /// For the columns of `kubectl get` and for `kubectl wait` alone: the tombstone in the spec is the truth.
     pub(super) async fn show_tombstone(&self, action: &HealAction) {
         let Some(tombstone) = &action.spec.tombstone else { return };
         let mut status = healaction::status_of(action);
         status.state.clone_from(&tombstone.state);
         status.refusal.clone_from(&tombstone.refusal);
         status.outcome.clone_from(&tombstone.reason);
+        healaction::set_complete(&mut status, clock::wall());
         if let Err(error) = self.write_status(action, status).await {
             tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "tombstone has no status");
         }
@@ -120,31 +128,50 @@ impl Records {
         reason.clone_into(&mut status.outcome);
         status.lease_transitions = reign;
         status.status_seq = healaction::seq(action) + 1;
+        healaction::set_complete(&mut status, clock::wall());
         self.write_status(action, status).await
     }
 
-    /// The hub has the outcome: the finalizer goes, except from the record of a mark that still stands. A release takes
-    /// it off the marks that it has undone.
+    /// The hub has the outcome: the finalizer goes, except from the record of a mark that still stands, and from a release
+    /// while it is needed to let go of the marks that it has undone.
     pub(super) async fn let_go(&self, action: &HealAction, reports: &Reports) {
-        if action.held() && !healaction::marked_node(action) {
-            self.drop_finalizer(action).await;
-        }
-        let released = action.spec.action == "release" && healaction::state(action) == CommandState::Succeeded;
-        if released {
-            for older in self.marks_before(&action.spec.node_uid, action.spec.plan_revision) {
-                if older.held() && healaction::is_final(&older) && reports.acked(&older) {
-                    self.drop_finalizer(&older).await;
-                }
+        let mut all = self.actions.all();
+        all.retain(|other| other.spec.node_uid == action.spec.node_uid);
+        self.let_go_of(all, reports).await;
+    }
+
+    /// What could not be let go of is held still, and is looked at again by the next [`Records::collect`].
+    async fn let_go_of(&self, mut all: Vec<Arc<HealAction>>, reports: &Reports) {
+        // What is undone in the first round lets go of its release in the second.
+        for _ in 0..2 {
+            let now = all.iter().map(|action| &**action);
+            for action in healaction::may_go(now, |action| reports.acked(action)) {
+                self.drop_finalizer(action).await;
             }
+            all = all.iter().filter_map(|action| self.actions.get(action.id())).collect();
         }
     }
 
-    fn marks_before(&self, node_uid: &str, plan_revision: u64) -> Vec<Arc<HealAction>> {
-        let mut all = self.actions.all();
-        all.retain(|action| {
-            action.spec.node_uid == node_uid && action.spec.plan_revision < plan_revision && healaction::marked_node(action)
-        });
-        all
+    /// The record of a mark is kept for its release. A machine that is gone, or another under its name, gets none: nothing
+    /// is left to be undone. Our watch may be late, so the API server is asked before that is believed.
+    async fn let_go_of_gone_nodes(&self, all: &[Arc<HealAction>]) {
+        if !self.nodes.listed() {
+            return;
+        }
+        let marks = healaction::await_release(all.iter().map(|action| &**action), |action| self.reports.acked(action));
+        for mark in marks {
+            let (name, uid) = (mark.spec.node.as_str(), Some(mark.spec.node_uid.as_str()));
+            if self.nodes.node(name).is_some_and(|node| node.metadata.uid.as_deref() == uid) {
+                continue;
+            }
+            match self.kube.call("get node", Api::<Node>::all(self.kube.client()).get_opt(name)).await {
+                Ok(Some(node)) if node.metadata.uid.as_deref() == uid => {}
+                Ok(_) => self.drop_finalizer(mark).await,
+                Err(error) => {
+                    return tracing::debug!(command.id = mark.id(), error = %gpuheal_proto::chain::chain(&error), "its node could not be read");
+                }
+            }
+        }
     }
 
     /// The record of what is ours on a node now, but for what `command` did: the latest mark's, unless a later release has
@@ -168,15 +195,18 @@ impl Records {
         match self.kube.call("drop finalizer", self.api().patch(action.id(), &params, &Patch::Merge(patch))).await {
             Ok(action) => drop(self.actions.put(action)),
             Err(error) if error.not_found() => self.actions.remove(action.id()),
-            // Told and acked again at the next session, and tried again then.
+            // Tried again when it is collected next.
             Err(error) => {
                 tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "finalizer not dropped yet")
             }
         }
     }
 
-    /// Deletes what has run out and is not held by a finalizer.
+    /// Lets go of what nobody needs any more, and deletes what has run out and is not held by a finalizer.
     pub(super) async fn collect(&self, now: Timestamp) {
+        let Ok(_alone) = self.collecting.try_lock() else { return };
+        self.let_go_of(self.actions.all(), &self.reports).await;
+        self.let_go_of_gone_nodes(&self.actions.all()).await;
         for action in self.actions.all() {
             let old = runs_out(&action).is_some_and(|expires| now.since(expires) > KEEP);
             if !old || action.held() || !healaction::is_final(&action) {
@@ -229,7 +259,9 @@ mod tests {
         let actions = Arc::new(Actions::default());
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let kube = Kube::new(kube::Client::try_from(config).unwrap());
-        let records = Records::new(kube, "ns".to_owned(), Arc::clone(&actions));
+        let (up, _) = tokio::sync::mpsc::channel(1);
+        let nodes = crate::testing::TestCluster::new().await.nodes.clone();
+        let records = Records::new(kube, "ns".to_owned(), Arc::clone(&actions), Reports::new(up), nodes);
         actions.put(mark("a", "u1", 3, ""));
         actions.put(mark("b", "u2", 3, "true"));
         actions.put(mark("c", "u3", 3, ""));

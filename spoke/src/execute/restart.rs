@@ -1,63 +1,180 @@
-//! The restart step: an annotation on the owner's pod template, whose value is the command's id, so that a repeated step
-//! is the same rollout and not a second one.
+//! The restart step: an annotation on the owner's pod template, whose value is the command's id, so that a step which is
+//! taken up again is the same rollout and not a second one. Bound to the UID that was read. What does not restart by its
+//! template is not touched, and named: a template changed in silence would restart at a moment that nobody chose.
 
 use gpuheal_proto::kubernetes::FIELD_MANAGER;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{api::Error, guard::Halt, run::Run};
+use super::{
+    api::Error,
+    guard::Halt,
+    mark::{ATTEMPTS_MAX, pause},
+    notify,
+    run::Run,
+};
+use crate::events::Kind;
 
 /// On the pod template; its value is the command's id.
 const ANNOTATION: &str = "gpu-selfhealing.io/restarted-by";
 
-/// Restarts the rollouts of `owners`, each as `kind/namespace/name`.
-pub(super) async fn restart(run: &mut Run<'_>, owners: &[String]) -> Result<String, Halt> {
-    let mut done = 0;
-    for owner in owners {
-        let Some((kind, namespace, name)) = parts(owner) else {
-            return Err(Halt::failed(format!("{owner:?} is not kind/namespace/name")));
+/// A workload as the plan names it: `kind/namespace/name`, or `kind/namespace/name/uid` where that one is meant and no
+/// other of its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner<'a> {
+    kind: String,
+    namespace: &'a str,
+    name: &'a str,
+    uid: Option<&'a str>,
+}
+
+impl<'a> Owner<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let (kind, namespace, name, uid) = match parts[..] {
+            [kind, namespace, name] => (kind, namespace, name, None),
+            [kind, namespace, name, uid] => (kind, namespace, name, Some(uid)),
+            _ => return None,
         };
-        if !run.ctx.config().namespace_allowed(namespace) {
-            return Err(Halt::failed(format!("the cluster's ceiling does not allow namespace {namespace}")));
+        let whole = [kind, namespace, name, uid.unwrap_or("?")].iter().all(|part| !part.is_empty());
+        whole.then(|| Self { kind: kind.to_ascii_lowercase(), namespace, name, uid })
+    }
+
+    /// The kinds that have a pod template and a controller that rolls it out.
+    fn resource(&self) -> Option<ApiResource> {
+        match self.kind.as_str() {
+            "deployment" => Some(ApiResource::erase::<Deployment>(&())),
+            "statefulset" => Some(ApiResource::erase::<StatefulSet>(&())),
+            "daemonset" => Some(ApiResource::erase::<DaemonSet>(&())),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Owner<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// What is to be done about a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Restart it.
+    Restart,
+    /// It was restarted by this command already, or by a later one.
+    Done,
+    /// Not to be restarted, for this reason.
+    Left(String),
+}
+
+/// Restarts the rollouts of `owners`.
+pub(super) async fn restart(run: &mut Run<'_>, owners: &[String]) -> Result<String, Halt> {
+    let (mut done, mut gone, mut left) = (0, 0, Vec::new());
+    for text in owners {
+        let Some(owner) = Owner::parse(text) else {
+            left.push(format!("{text:?} is not kind/namespace/name"));
+            continue;
+        };
+        match one(run, &owner).await? {
+            Some(Verdict::Restart | Verdict::Done) => done += 1,
+            Some(Verdict::Left(why)) => left.push(format!("{owner} {why}")),
+            None => gone += 1,
+        }
+    }
+    let mut message = format!("{done} of {} workloads restarted", owners.len());
+    if gone > 0 {
+        message = format!("{message}, {gone} are gone");
+    }
+    if left.is_empty() {
+        notify::tell(run, "restart", Kind::Normal, message.clone());
+        return Ok(message);
+    }
+    let message = format!("{message}; left: {}", left.join("; "));
+    notify::tell(run, "restart", Kind::Warning, message.clone());
+    Err(Halt::failed(message))
+}
+
+/// Nothing when it is gone: what owned the pods does not any more.
+async fn one(run: &Run<'_>, owner: &Owner<'_>) -> Result<Option<Verdict>, Halt> {
+    let left = |why: String| Ok(Some(Verdict::Left(why)));
+    let Some(resource) = owner.resource() else { return left("cannot be restarted by its template".to_owned()) };
+    if !run.ctx.config().namespace_allowed(owner.namespace) {
+        return left(format!("stays: the cluster's ceiling does not allow namespace {}", owner.namespace));
+    }
+    let api: Api<DynamicObject> = Api::namespaced_with(run.ctx.kube.client(), owner.namespace, &resource);
+    for attempt in 0..ATTEMPTS_MAX {
+        let Some(object) = run.ctx.kube.call("get workload", api.get_opt(owner.name)).await.map_err(halt)? else { return Ok(None) };
+        let uid = object.metadata.uid.unwrap_or_default();
+        if owner.uid.is_some_and(|meant| meant != uid) {
+            return Ok(None);
+        }
+        match verdict(&object.data, &run.command.id.to_string()) {
+            Verdict::Restart => {}
+            other @ (Verdict::Done | Verdict::Left(_)) => return Ok(Some(other)),
         }
         run.guard.pass().await?;
-        match one(run, kind, namespace, name).await {
-            Ok(true) => done += 1,
-            Ok(false) => return Err(Halt::failed(format!("{kind} cannot be restarted by its template"))),
-            Err(error) if error.not_found() => {}
-            Err(error) if error.transient() => return Err(Halt::Lost(error.to_string())),
-            Err(error) => return Err(Halt::failed(error.to_string())),
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(patch(&uid, &run.command.id.to_string()));
+        match run.ctx.kube.call("restart", api.patch(owner.name, &params, &patch)).await {
+            Ok(_) => return Ok(Some(Verdict::Restart)),
+            Err(error) if error.not_found() => return Ok(None),
+            Err(error) if error.conflict() => pause(attempt).await,
+            Err(error) => return Err(halt(error)),
         }
     }
-    Ok(format!("{done} of {} workloads restarted", owners.len()))
+    left(format!("was changed by others {ATTEMPTS_MAX} times in a row"))
 }
 
-async fn one(run: &Run<'_>, kind: &str, namespace: &str, name: &str) -> Result<bool, Error> {
-    let patch = json!({"spec": {"template": {"metadata": {"annotations": {ANNOTATION: run.command.id.to_string()}}}}});
-    let patch = Patch::Merge(patch);
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-    let (kube, client) = (&run.ctx.kube, run.ctx.kube.client());
-    match kind.to_ascii_lowercase().as_str() {
-        "deployment" => {
-            kube.call("restart", Api::<Deployment>::namespaced(client, namespace).patch(name, &params, &patch)).await.map(drop)?
-        }
-        "statefulset" => {
-            kube.call("restart", Api::<StatefulSet>::namespaced(client, namespace).patch(name, &params, &patch)).await.map(drop)?
-        }
-        "daemonset" => {
-            kube.call("restart", Api::<DaemonSet>::namespaced(client, namespace).patch(name, &params, &patch)).await.map(drop)?
-        }
-        _ => return Ok(false),
+/// Whoever takes it up finds out what of it was done.
+fn halt(error: Error) -> Halt {
+    if error.transient() { Halt::Lost(error.to_string()) } else { Halt::failed(error.to_string()) }
+}
+
+fn patch(uid: &str, command: &str) -> Value {
+    json!({"metadata": {"uid": uid}, "spec": {"template": {"metadata": {"annotations": {ANNOTATION: command}}}}})
+}
+
+/// Ids of commands are in the order of their making.
+fn verdict(object: &Value, command: &str) -> Verdict {
+    let last = object.pointer("/spec/template/metadata/annotations").and_then(|all| all.get(ANNOTATION)?.as_str());
+    if last.is_some_and(|last| last >= command) {
+        return Verdict::Done;
     }
-    Ok(true)
+    if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
+        return Verdict::Left("is paused: nothing restarts until somebody resumes it".to_owned());
+    }
+    if object.pointer("/spec/updateStrategy/type").is_some_and(|strategy| strategy == "OnDelete") {
+        return Verdict::Left("has update strategy OnDelete: its pods restart when somebody deletes them".to_owned());
+    }
+    Verdict::Restart
 }
 
-fn parts(owner: &str) -> Option<(&str, &str, &str)> {
-    let mut parts = owner.split('/');
-    let found = (parts.next()?, parts.next()?, parts.next()?);
-    parts.next().is_none().then_some(found)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_kind_namespace_and_name_and_may_say_which_of_that_name() {
+        let owner = Owner::parse("Deployment/ml/web").unwrap();
+        assert_eq!((owner.to_string().as_str(), owner.uid), ("deployment ml/web", None));
+        assert_eq!(Owner::parse("deployment/ml/web/u1").unwrap().uid, Some("u1"));
+        for wrong in ["", "web", "ml/web", "deployment//web", "deployment/ml/web/", "deployment/ml/web/u1/x"] {
+            assert_eq!(Owner::parse(wrong), None, "{wrong:?}");
+        }
+        assert!(Owner::parse("job/ml/train").unwrap().resource().is_none(), "a Job has no rollout");
+    }
+
+    #[test]
+    fn what_was_restarted_by_this_command_or_a_later_one_is_not_again() {
+        let by = |command: &str| json!({"spec": {"template": {"metadata": {"annotations": {ANNOTATION: command}}}}});
+        assert_eq!(verdict(&json!({"spec": {"template": {}}}), "b"), Verdict::Restart);
+        assert_eq!(verdict(&by("a"), "b"), Verdict::Restart);
+        assert_eq!(verdict(&by("b"), "b"), Verdict::Done);
+        assert_eq!(verdict(&by("c"), "b"), Verdict::Done);
+    }
 }

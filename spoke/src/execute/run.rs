@@ -380,9 +380,7 @@ impl Run<'_> {
         };
         self.status.state = state.to_string();
         self.status.outcome.clone_from(&reason);
-        let now = record_now(&self.ctx.deps.clock);
-        let good = state == CommandState::Succeeded;
-        healaction::set_condition(&mut self.status, "Complete", true, if good { "Succeeded" } else { "Ended" }, &reason, now);
+        healaction::set_complete(&mut self.status, record_now(&self.ctx.deps.clock));
         self.count(state);
         dies_at!("execute.before-outcome");
         if let Err(Halt::Lost(why)) = self.save().await {

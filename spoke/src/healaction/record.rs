@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use gpuheal_proto::{
+    bytes_text::clip,
     command::{Command, CommandState, Refusal, Undo, UndoField, UndoKind},
     fault::FaultClass,
     time::Timestamp,
@@ -9,7 +10,7 @@ use gpuheal_proto::{
 use gpuheal_spoke_core::mark::NodeFacts;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Condition, HealAction, HealActionSpec, HealActionStatus, UndoEntry};
+use super::{Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, UndoEntry, WORD_MAX};
 
 /// A column of a narrow terminal.
 const FAULT_BYTES_MAX: usize = 24;
@@ -29,9 +30,9 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         gpu: gpu.unwrap_or_default(),
         action: command.action().to_string(),
         incident: command.incident.to_string(),
-        level: command.level.clone(),
+        level: clip(&command.level, WORD_MAX).to_owned(),
         fault: short_fault(&command.reason).unwrap_or_default(),
-        reason: command.reason.clone(),
+        reason: clip(&command.reason, TEXT_MAX).to_owned(),
         plan_revision: command.plan_rev,
         command_seq: command.cmd_seq,
         hub_term: command.hub_term,
@@ -59,7 +60,7 @@ fn short_fault(reason: &str) -> Option<String> {
     let name = reason.split(": ").next()?.split(" on GPU ").next()?;
     let class = name.split(' ').next()?;
     FaultClass::parse(class)?;
-    Some(gpuheal_proto::bytes_text::clip(name, FAULT_BYTES_MAX).to_owned())
+    Some(clip(name, FAULT_BYTES_MAX).to_owned())
 }
 
 /// The bytes of the signed command; nothing when the text is no base64.
@@ -157,8 +158,29 @@ impl From<&UndoField> for UndoEntry {
     }
 }
 
+/// Says that nothing more will happen to it, as `kubectl wait --for=condition=Complete` asks. Said with the status that ends it.
+pub fn set_complete(status: &mut HealActionStatus, now: Timestamp) {
+    let reason = if status.state == CommandState::Succeeded.as_str() { "Succeeded" } else { "Ended" };
+    let message = status.outcome.clone();
+    set_condition(status, "Complete", true, reason, &message, now);
+}
+
+/// The status with every text and list cut to what the schema takes: one that is too long would never be written.
+#[must_use]
+pub fn bounded(mut status: HealActionStatus) -> HealActionStatus {
+    let cut = |text: &mut String, max| text.truncate(clip(text, max).len());
+    cut(&mut status.outcome, TEXT_MAX);
+    for step in &mut status.steps {
+        cut(&mut step.message, TEXT_MAX);
+        step.pods.truncate(PODS_MAX);
+        step.pods.iter_mut().for_each(|pod| cut(&mut pod.reason, POD_TEXT_MAX));
+    }
+    status.conditions.iter_mut().for_each(|condition| cut(&mut condition.message, TEXT_MAX));
+    status
+}
+
 /// Sets a condition; its transition time moves only when its status does.
-pub fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
+fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
     let word = if value { "True" } else { "False" };
     let since = status.conditions.iter().find(|c| c.type_ == type_ && c.status == word).map(|c| c.last_transition_time.clone());
     status.conditions.retain(|condition| condition.type_ != type_);
@@ -199,7 +221,29 @@ impl HealAction {
 
 #[cfg(test)]
 mod tests {
-    use super::short_fault;
+    use super::*;
+    use crate::healaction::{PodRecord, StepRecord};
+
+    #[test]
+    fn no_status_is_too_long_to_be_written() {
+        let pod = PodRecord { reason: "ä".repeat(TEXT_MAX), ..PodRecord::default() };
+        let step = StepRecord { message: "x".repeat(TEXT_MAX + 1), pods: vec![pod; PODS_MAX + 1], ..StepRecord::default() };
+        let status = HealActionStatus { outcome: "ä".repeat(TEXT_MAX), steps: vec![step], ..HealActionStatus::default() };
+        let cut = bounded(status);
+        assert!(cut.outcome.len() <= TEXT_MAX && !cut.outcome.is_empty());
+        assert_eq!((cut.steps[0].message.len(), cut.steps[0].pods.len()), (TEXT_MAX, PODS_MAX));
+        assert!(cut.steps[0].pods.iter().all(|pod| pod.reason.len() <= POD_TEXT_MAX));
+    }
+
+    #[test]
+    fn whatever_ends_is_complete_and_only_success_is_called_so() {
+        for (state, reason) in [(CommandState::Succeeded, "Succeeded"), (CommandState::Cancelled, "Ended")] {
+            let mut status = HealActionStatus { state: state.to_string(), outcome: "why".into(), ..HealActionStatus::default() };
+            set_complete(&mut status, Timestamp::EPOCH);
+            let told = &status.conditions[0];
+            assert_eq!((&*told.type_, &*told.status, &*told.reason, &*told.message), ("Complete", "True", reason, "why"));
+        }
+    }
 
     #[test]
     fn a_reason_that_begins_with_a_fault_names_it_and_a_persons_words_do_not() {

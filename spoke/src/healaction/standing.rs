@@ -1,23 +1,17 @@
-//! What the records of a cluster say is ours on its nodes now. Pure. The latest mark's counts, unless a later release has
-//! undone it.
+//! What the records of a cluster say is ours on its nodes now, and which of them nobody needs any more. Pure. The latest
+//! mark's counts, unless a later release has undone it.
 
 use std::collections::BTreeMap;
 
 use gpuheal_proto::command::{CommandState, Undo};
 use gpuheal_spoke_core::mark::NodeFacts;
 
-use super::{HealAction, StepRecord, state, undo_of};
+use super::{HealAction, StepRecord, is_final, state, undo_of};
 
 /// The record of the mark that stands on each node, by the node's UID.
 #[must_use]
 pub fn standing_marks<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone) -> BTreeMap<&'a str, &'a HealAction> {
-    let mut released: BTreeMap<&str, u64> = BTreeMap::new();
-    for action in actions.clone() {
-        if action.spec.action == "release" && state(action) == CommandState::Succeeded {
-            let known = released.entry(&action.spec.node_uid).or_default();
-            *known = (*known).max(action.spec.plan_revision);
-        }
-    }
+    let released = released(actions.clone());
     let mut latest: BTreeMap<&str, &HealAction> = BTreeMap::new();
     for action in actions.filter(|action| marked_node(action)) {
         let node = action.spec.node_uid.as_str();
@@ -28,6 +22,55 @@ pub fn standing_marks<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone)
         }
     }
     latest
+}
+
+/// Up to which plan revision each node was released.
+fn released<'a>(actions: impl Iterator<Item = &'a HealAction>) -> BTreeMap<&'a str, u64> {
+    let mut released: BTreeMap<&str, u64> = BTreeMap::new();
+    for action in actions.filter(|action| is_release(action)) {
+        let known = released.entry(&action.spec.node_uid).or_default();
+        *known = (*known).max(action.spec.plan_revision);
+    }
+    released
+}
+
+/// It has undone the marks before it.
+fn is_release(action: &HealAction) -> bool {
+    action.spec.action == "release" && state(action) == CommandState::Succeeded
+}
+
+/// Those that may be let go now: what has ended and the hub has acked. A mark only when its release is acked too; that
+/// release only when no mark before it is held any more, since nobody else says that they may go.
+#[must_use]
+pub fn may_go<'a>(
+    actions: impl Iterator<Item = &'a HealAction> + Clone,
+    acked: impl Fn(&HealAction) -> bool,
+) -> Vec<&'a HealAction> {
+    // One that is not held was let go, and was acked then, perhaps to another leader.
+    let released = released(actions.clone().filter(|action| !action.held() || acked(action)));
+    let held_marks: Vec<_> = actions.clone().filter(|action| action.held() && marked_node(action)).collect();
+    let marks_before = |release: &HealAction| {
+        let mut before = held_marks.iter();
+        before.any(|mark| mark.spec.node_uid == release.spec.node_uid && mark.spec.plan_revision < release.spec.plan_revision)
+    };
+    let over = actions.filter(|action| action.held() && is_final(action) && acked(action));
+    over.filter(|action| {
+        if marked_node(action) {
+            released.get(action.spec.node_uid.as_str()).is_some_and(|upto| action.spec.plan_revision < *upto)
+        } else {
+            !is_release(action) || !marks_before(action)
+        }
+    })
+    .collect()
+}
+
+/// Marks that are held though all of them has been told: whose release is still to come.
+#[must_use]
+pub fn await_release<'a>(
+    actions: impl Iterator<Item = &'a HealAction>,
+    acked: impl Fn(&HealAction) -> bool,
+) -> Vec<&'a HealAction> {
+    actions.filter(|action| action.held() && is_final(action) && marked_node(action) && acked(action)).collect()
 }
 
 /// What is ours on a node by its standing mark's record. One that is not of the node's own plan revision is out of date:
@@ -87,6 +130,53 @@ mod tests {
         let mut action = HealAction::named("m", "gpu-selfhealing", spec);
         action.status = Some(HealActionStatus { state: state.to_string(), ..HealActionStatus::default() });
         action
+    }
+
+    fn named(name: &str, action: HealAction) -> HealAction {
+        let mut action = action;
+        action.metadata.name = Some(name.to_owned());
+        action
+    }
+
+    fn release(plan_revision: u64, state: CommandState) -> HealAction {
+        let mut action = named("r", mark(plan_revision, state));
+        action.spec.action = "release".to_owned();
+        action.spec.undo.clear();
+        action
+    }
+
+    fn done(plan_revision: u64) -> HealAction {
+        let mut action = mark(plan_revision, CommandState::Succeeded);
+        let step = StepRecord { name: "mark".into(), state: "done".into(), ..StepRecord::default() };
+        action.status.as_mut().unwrap().steps.push(step);
+        action
+    }
+
+    fn go(actions: &[HealAction], acked: &[&str]) -> Vec<String> {
+        may_go(actions.iter(), |action| acked.contains(&action.id())).into_iter().map(|action| action.id().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_release_goes_after_the_marks_that_it_has_undone() {
+        let mut all = [done(1), release(2, CommandState::Succeeded)];
+        assert_eq!(go(&all, &["m"]), [""; 0], "its release has not reached the hub");
+        assert_eq!(go(&all, &["r"]), [""; 0], "the mark's own outcome has not");
+        assert_eq!(go(&all, &["m", "r"]), ["m"]);
+        all[0].metadata.finalizers = None;
+        assert_eq!(go(&all, &["m", "r"]), ["r"]);
+    }
+
+    #[test]
+    fn a_mark_whose_release_went_first_is_let_go_all_the_same() {
+        let mut all = [done(1), release(2, CommandState::Succeeded)];
+        all[1].metadata.finalizers = None;
+        assert_eq!(go(&all, &["m"]), ["m"], "as an older version left it");
+    }
+
+    #[test]
+    fn a_release_that_failed_lets_no_mark_go_and_one_before_the_mark_neither() {
+        assert_eq!(go(&[done(1), release(2, CommandState::Failed)], &["m", "r"]), ["r"]);
+        assert_eq!(go(&[done(3), release(2, CommandState::Succeeded)], &["m", "r"]), ["r"]);
     }
 
     fn node(plan_revision: &str) -> NodeFacts {

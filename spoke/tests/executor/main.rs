@@ -7,11 +7,14 @@
 
 mod dates;
 mod drain;
+mod healaction;
 mod hub;
+mod overridden;
 mod quarantine;
 mod refuse;
 mod release;
 mod replica;
+mod restart;
 mod resume;
 mod takeover;
 mod wire;
@@ -26,6 +29,9 @@ fn main() -> std::process::ExitCode {
             drain::claims(),
             refuse::claims(),
             release::claims(),
+            overridden::claims(),
+            restart::claims(),
+            healaction::claims(),
             takeover::claims(),
             dates::claims(),
         ]

@@ -20,6 +20,8 @@ testkube::claims![
     no_record_of_a_hub_takes_a_persons_cordon_off,
     without_any_record_the_cordons_own_manager_tells_whose_it_is,
     the_record_of_a_mark_is_kept_until_its_release_is_acked,
+    a_release_whose_clean_up_failed_is_cleaned_up_later,
+    the_record_of_a_node_that_is_gone_is_let_go,
     a_release_leaves_an_event_on_the_node_and_on_its_healaction_and_is_about_the_incidents_fault,
 ];
 
@@ -112,6 +114,37 @@ async fn the_record_of_a_mark_is_kept_until_its_release_is_acked(w: World) {
     assert!(held(&w, second.id).await, "its outcome has not reached the hub");
     spoke.ack(&released).await;
     settled::is_true("both are let go", || async { !held(&w, first.id).await && !held(&w, second.id).await }).await;
+}
+
+async fn a_release_whose_clean_up_failed_is_cleaned_up_later(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let first = w.command("n1", 1, vec![mark()]).await;
+    let marked = spoke.carry_out(&first).await;
+    spoke.ack(&marked).await;
+    let second = w.command("n1", 2, vec![release(marked.undo)]).await;
+    let released = spoke.carry_out(&second).await;
+    w.wire.deny_patches(Some(first.id.to_string()));
+    spoke.ack(&released).await;
+    settled::is_true("the mark could not be let go", || async { w.wire.patches_refused() > 0 }).await;
+    assert!(held(&w, first.id).await);
+    assert!(held(&w, second.id).await, "nobody else tells that the mark may go");
+    w.wire.deny_patches(None);
+    settled::is_true("both are let go", || async { !held(&w, first.id).await && !held(&w, second.id).await }).await;
+}
+
+async fn the_record_of_a_node_that_is_gone_is_let_go(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let (gone, stays) = (w.command("n1", 1, vec![mark()]).await, w.command("n2", 1, vec![mark()]).await);
+    for command in [&gone, &stays] {
+        let marked = spoke.carry_out(command).await;
+        spoke.ack(&marked).await;
+    }
+    // Out of our watch's sight is not gone.
+    w.hide_node("n2").await;
+    w.replace_node("n1").await;
+    settled::is_true("the record is let go", || async { !held(&w, gone.id).await }).await;
+    settled::is_true("the other node is asked for", || async { w.wire.node_reads(&w.name("n2")) > 0 }).await;
+    assert!(held(&w, stays.id).await, "its release is still to come");
 }
 
 async fn a_release_leaves_an_event_on_the_node_and_on_its_healaction_and_is_about_the_incidents_fault(w: World) {

@@ -46,6 +46,7 @@ struct Spoilt {
     lost: Option<&'static str>,
     denied: Option<&'static str>,
     throttled: Option<&'static str>,
+    patches_denied: Option<String>,
     skew: Duration,
 }
 
@@ -59,6 +60,7 @@ pub(crate) struct Wire {
     /// Whose patches of nodes are held on their way.
     held: watch::Sender<Option<&'static str>>,
     holding: AtomicUsize,
+    patches_refused: AtomicUsize,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
     /// see the nodes of its own cluster.
     nodes: String,
@@ -74,6 +76,12 @@ impl Wire {
         let (wire, replica, namespace) = (Arc::clone(self), replica.to_owned(), client.default_namespace().to_owned());
         let service = tower::service_fn(move |request| Arc::clone(&wire).pass(replica.clone(), client.clone(), request).boxed());
         Client::new(service, namespace)
+    }
+
+    /// How often the API server was asked for this node itself.
+    pub(crate) fn node_reads(&self, name: &str) -> usize {
+        let end = format!("/nodes/{name}");
+        self.sent().iter().filter(|sent| sent.method == "GET" && sent.path.ends_with(&end)).count()
     }
 
     /// All requests that were answered, or whose answer was lost.
@@ -93,6 +101,16 @@ impl Wire {
     /// Such POSTs are refused.
     pub(crate) fn deny(&self, end: &'static str) {
         self.spoilt.lock().unwrap().denied = Some(end);
+    }
+
+    /// PATCHes of what ends so are refused, until others are or none.
+    pub(crate) fn deny_patches(&self, end: Option<String>) {
+        self.spoilt.lock().unwrap().patches_denied = end;
+    }
+
+    /// How many were refused.
+    pub(crate) fn patches_refused(&self) -> usize {
+        self.patches_refused.load(Ordering::SeqCst)
     }
 
     /// The next such POST is not done: the server is overloaded, and asks for a second.
@@ -211,6 +229,10 @@ impl Wire {
         let mut spoilt = self.spoilt.lock().unwrap();
         let meant = |end: Option<&str>| sent.method == "POST" && end.is_some_and(|end| sent.path.ends_with(end));
         if meant(spoilt.denied) {
+            return Some(refuse(StatusCode::FORBIDDEN, "Forbidden"));
+        }
+        if sent.method == "PATCH" && spoilt.patches_denied.as_ref().is_some_and(|end| sent.path.ends_with(end)) {
+            self.patches_refused.fetch_add(1, Ordering::SeqCst);
             return Some(refuse(StatusCode::FORBIDDEN, "Forbidden"));
         }
         let throttled = meant(spoilt.throttled);

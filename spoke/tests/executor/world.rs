@@ -178,12 +178,21 @@ impl World {
         self.merge(&self.node_path(node), &patch).await;
     }
 
+    /// Our watches do not show it any more, as when they are late; it is as it was.
+    pub(crate) async fn hide_node(&self, node: &str) {
+        self.change_node(node, json!({"metadata": {"labels": {POOL: null}}})).await;
+    }
+
     pub(crate) async fn replace_node(&self, node: &str) {
         self.machines.replace_node(&self.name(node)).await.unwrap();
     }
 
     pub(crate) async fn command(&self, node: &str, plan_rev: u64, steps: Vec<Step>) -> Command {
         hub::command(&self.node(node).await, plan_rev, steps)
+    }
+
+    pub(crate) async fn create_workload(&self, plural: &str, object: &Value) {
+        self.post(&format!("/apis/apps/v1/namespaces/{}/{plural}", self.ns), object).await;
     }
 
     fn core(&self, plural: &str) -> String {
@@ -285,6 +294,20 @@ impl World {
 
     pub(crate) async fn action(&self, id: CommandId) -> Option<Value> {
         self.get(&format!("{}/{id}", actions(&self.home))).await
+    }
+
+    /// As somebody tries to change it; the answer.
+    pub(crate) async fn try_change_action(&self, id: CommandId, patch: &Value) -> Answer {
+        raw::patch(&self.admin, &format!("{}/{id}", actions(&self.home)), raw::MERGE_PATCH, patch).await
+    }
+
+    pub(crate) fn is_kubernetes(&self) -> bool {
+        self.cluster.as_sim().is_none()
+    }
+
+    /// An administrator's.
+    pub(crate) fn write_kubeconfig(&self, path: &std::path::Path) {
+        self.cluster.write_kubeconfig(path);
     }
 
     /// A HealAction that somebody left behind.

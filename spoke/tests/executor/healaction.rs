@@ -1,0 +1,125 @@
+//! HealActions as people and their tools see them: complete once ended, unchangeable in what was decided, on one screen.
+
+use std::{path::PathBuf, process::Stdio};
+
+use bytes::Bytes;
+use gpuheal_proto::{
+    ids::{ClusterId, CommandId},
+    link::v1::CommandState,
+};
+use gpuheal_spoke::{
+    healaction::{HealAction, new_spec},
+    ports::Down,
+};
+use serde_json::{Value, json};
+use testkube::settled;
+
+use crate::{
+    hub::{cancel, mark, release},
+    replica::Spoke,
+    world::World,
+};
+
+testkube::claims![
+    whatever_ends_is_complete_for_kubectl_wait,
+    what_was_decided_is_changed_by_nobody,
+    kubectl_get_healactions_tells_the_story_in_eighty_columns,
+];
+
+/// The reason of the condition Complete.
+fn complete(action: &Value) -> Option<String> {
+    let conditions = action["status"]["conditions"].as_array()?;
+    let complete = conditions.iter().find(|condition| condition["type"] == "Complete" && condition["status"] == "True")?;
+    Some(complete["reason"].as_str()?.to_owned())
+}
+
+async fn is_complete(w: &World, id: CommandId, reason: &str) {
+    settled::is_true("it is called complete", || async {
+        w.action(id).await.is_some_and(|action| complete(&action).as_deref() == Some(reason))
+    })
+    .await;
+}
+
+async fn whatever_ends_is_complete_for_kubectl_wait(w: World) {
+    // Left behind by somebody whose bytes nobody can believe: ended by whoever finds it.
+    let left = w.command("n2", 1, vec![mark()]).await;
+    let spec = new_spec(&left, b"no envelope", "dead", 1);
+    w.leave_action(&HealAction::named(&left.id.to_string(), &w.home, spec)).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    is_complete(&w, left.id, "Ended").await;
+    let done = w.command("n1", 1, vec![mark()]).await;
+    assert_eq!(spoke.carry_out(&done).await.state(), CommandState::Succeeded);
+    is_complete(&w, done.id, "Succeeded").await;
+    let mut foreign = w.command("n1", 2, vec![mark()]).await;
+    foreign.audience = ClusterId::parse("c2").unwrap();
+    assert_eq!(spoke.carry_out(&foreign).await.state(), CommandState::Refused);
+    is_complete(&w, foreign.id, "Ended").await;
+    let called_off = w.command("n1", 3, vec![mark()]).await;
+    spoke.down.send(Down::Cancel(Bytes::from(cancel(called_off.id)))).await.unwrap();
+    assert_eq!(spoke.ended(called_off.id).await.state(), CommandState::Cancelled);
+    is_complete(&w, called_off.id, "Ended").await;
+}
+
+async fn what_was_decided_is_changed_by_nobody(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    spoke.carry_out(&command).await;
+    let wrong = [
+        json!({"spec": {"action": "levitate"}}),
+        json!({"spec": {"undo": [{"kind": "finalizer"}]}}),
+        json!({"spec": {"node": "n".repeat(300)}}),
+    ];
+    for patch in wrong {
+        assert_eq!(w.try_change_action(command.id, &patch).await.code, 422, "{patch}");
+    }
+    // Rules in CEL only Kubernetes itself evaluates.
+    if w.is_kubernetes() {
+        for patch in [json!({"spec": {"node": "other"}}), json!({"spec": {"undo": null}}), json!({"spec": {"envelope": null}})] {
+            let answer = w.try_change_action(command.id, &patch).await;
+            assert_eq!(answer.code, 422, "{patch}");
+            assert!(answer.json["message"].as_str().unwrap().contains("does not change"), "{}", answer.json);
+        }
+    }
+    assert_eq!(w.try_change_action(command.id, &json!({"metadata": {"labels": {"seen-by": "oncall"}}})).await.code, 200);
+}
+
+/// Of the release whose control plane the tests run. Nothing where Kubernetes is left out.
+async fn kubectl() -> Option<PathBuf> {
+    if !testkube::cluster::real_is_wanted() {
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/kube/kubectl.sh");
+    let output = tokio::process::Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.unwrap();
+    assert!(output.status.success(), "{script} ended with {}", output.status);
+    Some(String::from_utf8(output.stdout).unwrap().lines().last().expect("it prints where kubectl is").into())
+}
+
+async fn kubectl_get_healactions_tells_the_story_in_eighty_columns(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let done = w.command("n1", 1, vec![mark()]).await;
+    let marked = spoke.carry_out(&done).await;
+    spoke.carry_out(&w.command("n1", 2, vec![release(marked.undo)]).await).await;
+    let Some(program) = kubectl().await else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("kubeconfig");
+    w.write_kubeconfig(&config);
+    let output = tokio::process::Command::new(program)
+        .args(["get", "healactions", "-n", &w.home])
+        .env("KUBECONFIG", &config)
+        .env("KUBECACHEDIR", dir.path().join("cache"))
+        .output()
+        .await
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<_> = text.lines().collect();
+    let header: Vec<_> = lines[0].split_whitespace().collect();
+    assert_eq!(header, ["NAME", "NODE", "FAULT", "LEVEL", "STATE", "AGE"]);
+    let told = lines.iter().find(|line| line.starts_with(&done.id.to_string())).unwrap();
+    for part in [&*w.name("n1"), "xid 79", "P0", "SUCCEEDED"] {
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+    // A name of six letters leaves two for the age that follows three blanks.
+    let room = 80 + w.name("n1").len().saturating_sub(6);
+    assert!(lines.iter().all(|line| line.len() <= room), "{text}");
+}

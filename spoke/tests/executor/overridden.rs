@@ -1,0 +1,120 @@
+//! What comes in between while a drain is under way: a person, the cluster's owner, another controller, another machine under
+//! the node's name. Each is asked before every further eviction.
+
+use gpuheal_proto::{
+    command::Command,
+    link::v1::{CommandState, CommandStatus, RefusalCode},
+};
+use gpuheal_spoke::ports::LocalConfig;
+use serde_json::{Value, json};
+use testkube::settled;
+
+use crate::{
+    hub::{drain, mark, signed},
+    replica::Spoke,
+    world::{World, marks},
+};
+
+testkube::claims![
+    a_node_replaced_mid_drain_ends_as_gone_and_no_pod_is_evicted_any_more,
+    a_node_that_our_watch_does_not_show_is_asked_for_and_its_drain_goes_on,
+    an_opt_out_label_mid_drain_stops_it,
+    an_uncordon_mid_drain_is_an_order,
+    anothers_marker_mid_drain_stops_it,
+    a_label_that_the_ceiling_protects_stops_a_drain_under_way,
+    a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays,
+];
+
+/// A drain of `n1` under way, and its budget has said no.
+async fn held_drain(w: &World, spoke: &Spoke) -> Command {
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
+    command
+}
+
+/// Its pod may go now, a whole other command goes by, and nobody asked for it.
+async fn nobody_is_evicted_any_more(w: &World, spoke: &mut Spoke) {
+    let asked = w.wire.evictions().len();
+    w.free_budget().await;
+    let end = spoke.carry_out(&w.command("n3", 9, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert_eq!(w.wire.evictions().len(), asked);
+    assert!(w.pod("guarded-1").await.is_some());
+}
+
+async fn a_node_replaced_mid_drain_ends_as_gone_and_no_pod_is_evicted_any_more(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain(&w, &spoke).await;
+    w.replace_node("n1").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Failed, RefusalCode::NodeGone), "{}", end.reason);
+    nobody_is_evicted_any_more(&w, &mut spoke).await;
+    assert_eq!(marks(&w.node("n1").await), (false, 0, false), "the new machine is left alone");
+}
+
+async fn a_node_that_our_watch_does_not_show_is_asked_for_and_its_drain_goes_on(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain(&w, &spoke).await;
+    let name = w.name("n1");
+    w.hide_node("n1").await;
+    settled::is_true("our watch does not show it", || async { spoke.nodes.node(&name).is_none() }).await;
+    settled::is_true("the API server is asked", || async { w.wire.node_reads(&name) > 0 }).await;
+    w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    w.gone("guarded-1").await;
+}
+
+/// How a drain under way ends when its node is changed so.
+async fn ends_when_node_is(w: &World, ceiling: &str, patch: Value) -> CommandStatus {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(w, "a", ceiling).await;
+    let command = held_drain(w, &spoke).await;
+    w.change_node("n1", patch).await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Cancelled, "{}", end.reason);
+    nobody_is_evicted_any_more(w, &mut spoke).await;
+    end
+}
+
+async fn an_opt_out_label_mid_drain_stops_it(w: World) {
+    let end = ends_when_node_is(&w, "", json!({"metadata": {"labels": {"gpu-selfhealing.io/opt-out": "true"}}})).await;
+    assert_eq!(end.refusal(), RefusalCode::OptedOut, "{}", end.reason);
+}
+
+async fn an_uncordon_mid_drain_is_an_order(w: World) {
+    let end = ends_when_node_is(&w, "", json!({"spec": {"unschedulable": null}})).await;
+    assert!(end.reason.contains("overridden by a person: the cordon"), "{}", end.reason);
+    assert_eq!(marks(&w.node("n1").await), (true, 1, false), "it is not set again");
+}
+
+async fn anothers_marker_mid_drain_stops_it(w: World) {
+    let end = ends_when_node_is(&w, "", json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}})).await;
+    assert_eq!(end.refusal(), RefusalCode::ForeignMarker, "{}", end.reason);
+    assert!(end.reason.contains("karpenter.sh/do-not-disrupt=true"), "{}", end.reason);
+}
+
+async fn a_label_that_the_ceiling_protects_stops_a_drain_under_way(w: World) {
+    let ceiling = "ceiling: {protectedLabels: {team: inference}}";
+    let end = ends_when_node_is(&w, ceiling, json!({"metadata": {"labels": {"team": "inference"}}})).await;
+    assert_eq!(end.refusal(), RefusalCode::OverCeiling, "{}", end.reason);
+    assert!(end.reason.contains("carries team"), "{}", end.reason);
+}
+
+async fn a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "ceiling: {mode: heal}").await;
+    let command = held_drain(&w, &spoke).await;
+    spoke.config.send_replace(LocalConfig { resource_version: "2".into(), yaml: "ceiling: {mode: mark}".into() });
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::OverCeiling), "{}", end.reason);
+    let asked = w.wire.evictions().len();
+    w.free_budget().await;
+    let other = spoke.carry_out(&w.command("n3", 9, vec![mark()]).await).await;
+    assert_eq!(other.state(), CommandState::Succeeded, "{}", other.reason);
+    assert_eq!(w.wire.evictions().len(), asked);
+    assert_eq!(marks(&w.node("n1").await), (true, 1, true), "what was done is the release's to undo");
+}
