@@ -26,6 +26,7 @@ use crate::{
     healaction::{self, HealAction},
     ports::{Down, Seen},
     report,
+    verify::cached_node,
 };
 
 /// The loop's own state.
@@ -216,9 +217,12 @@ impl HandLoop {
         });
     }
 
-    /// Nodes that admitted commands are about to take out.
+    /// Nodes that admitted commands are about to take out, or have, and our watch does not show it yet.
     pub(super) fn admitted(&self) -> BTreeSet<String> {
-        self.running.values().filter(|running| running.harmful).map(|running| running.node.clone()).collect()
+        let all = self.ctx.actions.all();
+        let mut nodes = healaction::unshown(all.iter().map(|action| &**action), |name| cached_node(&self.ctx.deps.nodes, name));
+        nodes.extend(self.running.values().filter(|running| running.harmful).map(|running| running.node.clone()));
+        nodes
     }
 
     fn acked(&mut self, ack: &v1::StatusAck) {

@@ -1,5 +1,7 @@
 //! Between the resource and the words: what a HealAction says about its state, its undo record, its envelope.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use gpuheal_proto::{
     bytes_text::clip,
@@ -10,7 +12,9 @@ use gpuheal_proto::{
 use gpuheal_spoke_core::mark::NodeFacts;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, UndoEntry, WORD_MAX};
+use super::{
+    Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, UndoEntry, WORD_MAX, standing_marks,
+};
 
 /// A column of a narrow terminal.
 const FAULT_BYTES_MAX: usize = 24;
@@ -96,6 +100,19 @@ pub fn begun(action: &HealAction) -> bool {
 #[must_use]
 pub fn may_have_begun(action: &HealAction, command: &Command, node: impl FnOnce() -> Option<NodeFacts>) -> bool {
     begun(action) || node().is_some_and(|node| node.written_by(command))
+}
+
+/// Names of nodes that carry a mark by the record while the nodes as we see them are from before it: a watch is behind what we,
+/// or the leader before us, wrote, and a node that is out must be counted as that from its write on.
+pub fn unshown<'a>(
+    actions: impl Iterator<Item = &'a HealAction> + Clone,
+    seen: impl Fn(&str) -> Option<NodeFacts>,
+) -> BTreeSet<String> {
+    let behind = |action: &&HealAction| {
+        seen(&action.spec.node)
+            .is_some_and(|node| node.uid == action.spec.node_uid && node.plan_revision().unwrap_or(0) < action.spec.plan_revision)
+    };
+    standing_marks(actions).into_values().filter(behind).map(|action| action.spec.node.clone()).collect()
 }
 
 /// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.
@@ -223,6 +240,29 @@ impl HealAction {
 mod tests {
     use super::*;
     use crate::healaction::{PodRecord, StepRecord};
+
+    #[test]
+    fn a_node_is_out_by_the_record_from_its_mark_on_until_our_watch_has_seen_that() {
+        let spec = HealActionSpec {
+            action: "mark".into(),
+            node: "n".into(),
+            node_uid: "u".into(),
+            plan_revision: 3,
+            ..HealActionSpec::default()
+        };
+        let mut action = HealAction::named("a", "ns", spec);
+        let done = StepRecord { name: "mark".into(), state: "done".into(), ..StepRecord::default() };
+        action.status = Some(HealActionStatus { state: "SUCCEEDED".into(), steps: vec![done], ..HealActionStatus::default() });
+        let node = |uid: &str, revision: Option<&str>| {
+            let annotations = revision.map(|text| serde_json::json!({"gpu-selfhealing.io/plan-revision": text}));
+            let metadata = serde_json::json!({"name": "n", "uid": uid, "resourceVersion": "1", "annotations": annotations.unwrap_or_default()});
+            NodeFacts::from_json(&serde_json::json!({"metadata": metadata}))
+        };
+        let unshown = |seen: Option<NodeFacts>| super::unshown([&action].into_iter(), |_| seen.clone()).len();
+        assert_eq!((unshown(node("u", None)), unshown(node("u", Some("2")))), (1, 1), "as it was before our write");
+        assert_eq!((unshown(node("u", Some("3"))), unshown(node("u", Some("4")))), (0, 0), "shown, or passed by");
+        assert_eq!((unshown(node("another", None)), unshown(None)), (0, 0), "another machine, or none");
+    }
 
     #[test]
     fn no_status_is_too_long_to_be_written() {

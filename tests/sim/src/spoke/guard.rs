@@ -5,6 +5,7 @@ use gpuheal_proto::{
     command::{CommandState, Refusal},
     words::Action,
 };
+use gpuheal_spoke::healaction;
 use gpuheal_spoke_core::{
     ceiling::Out as Places,
     mark::NodeFacts,
@@ -109,8 +110,10 @@ impl Spoke {
 
     /// How many GPU nodes are out: marked by us, or about to be by a command that is admitted already.
     pub(super) fn places(&self, target: &str) -> Places {
-        let admitted =
+        let unshown = healaction::unshown(self.cache.actions.values().map(|action| &**action), |name| self.cache.facts(name));
+        let runs =
             |name: &str| self.running.values().any(|run| run.command.harmful() && run.command.target.node.name.as_str() == name);
+        let admitted = |name: &str| runs(name) || unshown.contains(name);
         let mut out = Places::default();
         for (name, node) in &self.cache.nodes {
             let marked = node.facts.marked();
