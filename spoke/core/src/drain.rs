@@ -1,7 +1,9 @@
 //! Draining a node, planned: which pods, in which order, and which are left with why; how an eviction's answer is to be
 //! understood; how long to wait before asking again; how much grace. Pure: sends nothing, knows no clock.
 
+pub mod admission;
 mod answer;
+pub mod device;
 pub mod pod;
 
 use std::{
@@ -38,6 +40,9 @@ pub struct Rules<'a> {
     pub bound_claims: &'a BTreeSet<String>,
     /// Ready pods by controller UID in the whole cluster, as far as seen.
     pub ready_by_owner: &'a BTreeMap<String, u32>,
+    /// ResourceClaims, `namespace/name`, of which it is known that they are for no GPU. One that is not known counts as one
+    /// that is.
+    pub other_devices: &'a BTreeSet<String>,
 }
 
 /// Which pods go, in order, and which stay.
@@ -133,7 +138,7 @@ fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
     if pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet") {
         return Some("DaemonSet pod: it would come back at once");
     }
-    if !holds_gpu(pod, rules.drain) {
+    if !holds_gpu(pod, rules.drain, rules.other_devices) {
         return Some("holds no GPU");
     }
     let elsewhere = |uuid: &GpuUuid| !pod.gpu_uuids.is_empty() && !pod.gpu_uuids.contains(uuid.as_str());
@@ -161,14 +166,15 @@ fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
     }
 }
 
-/// Whether a pod holds GPUs: requests of any container, init containers included, or a device claim.
+/// Whether a pod holds GPUs: requests of any container, init containers included, or a claim of devices of which it is not
+/// known that they are others.
 #[must_use]
-pub fn holds_gpu(pod: &PodFacts, drain: &Drain) -> bool {
+pub fn holds_gpu(pod: &PodFacts, drain: &Drain, other_devices: &BTreeSet<String>) -> bool {
     let asked = |resource: &String| match drain.resource_prefixes.as_slice() {
         [] => RESOURCE_PREFIXES.iter().any(|prefix| resource.starts_with(prefix)),
         prefixes => prefixes.iter().any(|prefix| resource.starts_with(prefix.as_str())),
     };
-    pod.device_claims || pod.resources.iter().any(asked)
+    pod.resources.iter().any(asked) || pod.device_claims().any(|claim| claim.is_none_or(|claim| !other_devices.contains(&claim)))
 }
 
 /// Grace to ask for, in whole seconds: the pod's own, capped, never below one second.

@@ -28,21 +28,25 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use self::{evict::Outcome, jobs::Jobs};
+use self::{
+    evict::Outcome,
+    jobs::{Jobs, returns},
+};
 use super::{Ctx, guard::Halt, notify, run::Run};
 use crate::{
     events::Kind,
     healaction::PodRecord,
     metrics,
-    verify::{cached_node, hub_now, record_now},
+    verify::{hub_now, record_now},
 };
 
 /// Evictions in flight at once, per node.
 const IN_FLIGHT_MAX: usize = 16;
 /// How long the first list may take before the step is left to another try.
 const LIST_WAIT: Duration = Duration::from_secs(20);
-/// How long a bypass waits past the pods' own grace.
-const BYPASS_WAIT: Duration = Duration::from_secs(60);
+/// How long a drain waits past the pods' own grace for what it begins at its deadline: evictions of what was let finish until
+/// then, or deletes past the budgets.
+const LAST_WAIT: Duration = Duration::from_secs(60);
 /// Pods that an intent names: a node has 16 GPUs at most, and seven slices of each.
 const EXPECTED_MAX: usize = 128;
 
@@ -55,9 +59,12 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     if !marks {
         notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
     }
-    let pods = first_list(run, &mut events).await?;
+    let earlier = run.pods_before(index);
+    let (late, pods) = first_list(run, &mut events).await?.into_iter().partition::<Vec<_>, _>(|pod| came_later(&earlier, pod));
     let config = run.ctx.config();
-    let storage = look::storage(&run.ctx.kube, &pods, drain).await;
+    // Reading ResourceClaims needs a right that the spoke does not ask for yet: until then each counts as a GPU's.
+    let other_devices = BTreeSet::new();
+    let storage = look::storage(&run.ctx.kube, &pods, drain, &other_devices).await;
     let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
     let gpu: Option<GpuUuid> = run.command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
     let plan = plan(
@@ -69,12 +76,13 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
             stateful_allowed: &storage.allowed,
             bound_claims: &storage.bound,
             ready_by_owner: &ready_by_owner,
+            other_devices: &other_devices,
         },
     );
     let skipped: Vec<PodRecord> = plan.skipped.iter().filter(|skipped| skipped.holds_gpu).map(jobs::skipped_record).collect();
-    let earlier = run.pods_before(index);
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);
+    late.into_iter().for_each(|pod| jobs.came_later(pod));
     let mut work = Work {
         gone_before: gone_before(earlier, &plan),
         jobs,
@@ -113,6 +121,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
             stateful_allowed: &BTreeSet::new(),
             bound_claims: &BTreeSet::new(),
             ready_by_owner: &BTreeMap::new(),
+            other_devices: &BTreeSet::new(),
         },
     );
     let stored = plan.leftovers().filter(|left| drain.include_stateful && !left.pod.claims.is_empty()).map(|left| &left.pod);
@@ -124,6 +133,11 @@ fn gone_before(earlier: Vec<PodRecord>, plan: &Plan) -> Vec<PodRecord> {
     let here: BTreeSet<&str> = plan.planned().map(|one| &one.pod).chain(plan.leftovers().map(|one| &one.pod)).map(uid).collect();
     let went = earlier.into_iter().filter(|pod| pod.state != "skipped" && !here.contains(pod.uid.as_str()));
     went.map(|pod| PodRecord { state: "gone".to_owned(), reason: String::new(), ..pod }).collect()
+}
+
+/// Whoever was at work before saw it come after the drain had begun: it was none of the plan's, and does not become one.
+fn came_later(earlier: &[PodRecord], pod: &PodFacts) -> bool {
+    earlier.iter().any(|record| record.uid == pod.uid && returns::came_later(record))
 }
 
 fn uid(pod: &PodFacts) -> &str {
@@ -144,6 +158,7 @@ struct Work {
 
 impl Work {
     async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
+        let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
             self.launch(run).await?;
             let wake = self.jobs.next_due().unwrap_or(self.deadline).min(self.deadline);
@@ -152,10 +167,15 @@ impl Work {
                 Some(done) = self.calls.join_next() => self.answered(run, done),
                 event = events.next() => self.jobs.seen(event, Instant::now()),
                 () = run.guard.interrupted() => run.guard.pass().await?,
+                // Its kubelet may fall silent.
+                Ok(()) = changes.changed(), if self.jobs.overdue() => {}
                 () = sleep_until(wake) => {}
             }
-            let node_dead = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str()).is_some_and(|node| !node.ready);
-            self.jobs.age(Instant::now(), node_dead);
+            let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
+            self.jobs.age(Instant::now(), node.is_some_and(|node| look::kubelet_silent(&node)));
+            for (owner, told) in self.jobs.take_told() {
+                tell(run, &format!("returns-{owner}"), told);
+            }
             if Instant::now() >= self.deadline && !self.jobs.settled() {
                 self.past_deadline(run).await?;
             }
@@ -188,13 +208,18 @@ impl Work {
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
-            let (events, command) = (run.ctx.events.clone(), run.command.clone());
-            run.aside(None, async move { events.on_node(&command, &format!("blocked-{uid}"), Kind::Warning, &blocked).await });
+            tell(run, &format!("blocked-{uid}"), blocked);
         }
     }
 
-    /// The policy's word: wait until `finish_by`, pass the budgets, or stop and ask.
+    /// First what was let finish until now is evicted. Then the policy's word: wait until `finish_by`, pass the budgets, or stop
+    /// and ask.
     async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
+        if self.jobs.end_patience(Instant::now()) {
+            self.deadline = self.last_wait().min(finish_by(run)?);
+            tracing::info!(command.id = %run.command.id, "deadline passed: what was let finish until now is evicted");
+            return Ok(());
+        }
         match std::mem::replace(&mut self.outcome, DeadlineOutcome::Stop) {
             DeadlineOutcome::Wait => {
                 self.deadline = finish_by(run)?;
@@ -202,7 +227,7 @@ impl Work {
             }
             DeadlineOutcome::BypassPdb if self.bypass => {
                 run.guard.pass().await?;
-                self.deadline = (Instant::now() + self.jobs.grace_longest() + BYPASS_WAIT).min(finish_by(run)?);
+                self.deadline = self.last_wait().min(finish_by(run)?);
                 tracing::warn!(command.id = %run.command.id, "deadline passed: budgets are passed as the command allows");
                 self.jobs.bypass(Instant::now());
                 Ok(())
@@ -211,6 +236,10 @@ impl Work {
                 Err(Halt::failed(format!("not drained in time: {}", self.jobs.open())))
             }
         }
+    }
+
+    fn last_wait(&self) -> Instant {
+        Instant::now() + self.jobs.grace_longest() + LAST_WAIT
     }
 
     fn records(&self) -> Vec<PodRecord> {
@@ -224,14 +253,21 @@ impl Work {
         let stuck = self.jobs.stuck();
         let before = self.gone_before.len();
         let mut message = format!("{} of {} pods gone", self.jobs.gone() + before, self.jobs.len() + before);
-        if self.jobs.came_back() > 0 {
-            message = format!("{message}; {} new pods of the same owners came to this node", self.jobs.came_back());
+        let returned = self.jobs.returned();
+        if !returned.is_empty() {
+            message = format!("{message}; {returned} came to this node meanwhile and are left alone");
         }
         if left.is_empty() && stuck.is_empty() {
             return Ok(message);
         }
         Err(Halt::failed(format!("not drained: {message}; left: {}", [left, stuck].concat().join("; "))))
     }
+}
+
+/// An Event on the node, on the side.
+fn tell(run: &mut Run<'_>, what: &str, message: String) {
+    let (events, command, what) = (run.ctx.events.clone(), run.command.clone(), what.to_owned());
+    run.aside(None, async move { events.on_node(&command, &what, Kind::Warning, &message).await });
 }
 
 fn watch_pods(run: &Run<'_>) -> Events {

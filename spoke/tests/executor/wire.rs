@@ -46,6 +46,8 @@ struct Spoilt {
     lost: Option<&'static str>,
     denied: Option<&'static str>,
     throttled: Option<&'static str>,
+    /// What the next such POSTs are answered, in order.
+    answers: Vec<(&'static str, Value)>,
     patches_denied: Option<String>,
     skew: Duration,
 }
@@ -116,6 +118,11 @@ impl Wire {
     /// The next such POST is not done: the server is overloaded, and asks for a second.
     pub(crate) fn throttle(&self, end: &'static str) {
         self.spoilt.lock().unwrap().throttled = Some(end);
+    }
+
+    /// The next such POST is not done, and answered by this Status; what is said several times is kept in order.
+    pub(crate) fn answer(&self, end: &'static str, status: Value) {
+        self.spoilt.lock().unwrap().answers.push((end, status));
     }
 
     /// Open watches of pods end in the middle.
@@ -235,6 +242,9 @@ impl Wire {
             self.patches_refused.fetch_add(1, Ordering::SeqCst);
             return Some(refuse(StatusCode::FORBIDDEN, "Forbidden"));
         }
+        if let Some(next) = spoilt.answers.iter().position(|(end, _)| meant(Some(*end))) {
+            return Some(respond(&spoilt.answers.remove(next).1));
+        }
         let throttled = meant(spoilt.throttled);
         throttled.then(|| {
             spoilt.throttled = None;
@@ -262,9 +272,15 @@ impl Wire {
 }
 
 fn refuse(code: StatusCode, reason: &str) -> Answer {
-    let status = json!({
+    respond(&json!({
         "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "code": code.as_u16(), "message": "on purpose",
-    });
+    }))
+}
+
+/// As an API server sends a Status of this kind.
+fn respond(status: &Value) -> Answer {
+    let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap();
+    let code = StatusCode::from_u16(code).unwrap();
     let body = http_body_util::Full::new(Bytes::from(status.to_string())).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
     if code == StatusCode::TOO_MANY_REQUESTS {

@@ -1,7 +1,10 @@
-//! What the API server's answer to an eviction means, and how long to wait before the next one. By status and cause, not
-//! by text; where the server gives no more than a text, the answer is the careful one: denied, ask again later.
+//! What the API server's answer to an eviction means, and how long to wait before the next one. By status, reason and
+//! cause; by text only where the server gives no more than a text, and then a text that is not known is the careful answer:
+//! look, and ask again later.
 
 use std::time::Duration;
+
+use super::admission::{How, against};
 
 /// First wait after a PDB's refusal; doubled up to [`BACKOFF_MAX`].
 pub(super) const BACKOFF_BASE: Duration = Duration::from_secs(1);
@@ -9,12 +12,21 @@ pub(super) const BACKOFF_BASE: Duration = Duration::from_secs(1);
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// Longest Retry-After that is honoured as it is.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// In the eviction handler's answer to a pod under several budgets, a 500 that has neither reason nor cause. An error of
+/// etcd's that the API server passes on has none either.
+const MANY_BUDGETS: &str = "more than one PodDisruptionBudget";
+/// Reasons of an API server that cannot make anything of a request.
+const INVALID: [&str; 4] = ["BadRequest", "Invalid", "MethodNotAllowed", "UnsupportedMediaType"];
 
 /// The parts of an answer that decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
     /// HTTP status.
     pub status: u16,
+    /// The Status' `reason`; empty when it has none, or the answer is no Status.
+    pub reason: &'a str,
+    /// The Status' `message`.
+    pub message: &'a str,
     /// `details.causes[].reason`.
     pub causes: &'a [&'a str],
     /// Header or `details.retryAfterSeconds`.
@@ -26,10 +38,8 @@ pub struct Reply<'a> {
 pub enum Answer {
     /// Evicted: now it must go.
     Accepted,
-    /// No such pod: done.
-    Gone,
-    /// The UID or resourceVersion differs: look whose name it is now.
-    Conflict,
+    /// Not there, or not as we know it: look whose name it is now. Whoever stands in between may say so too.
+    Differs,
     /// A PDB says no: wait for this pod alone.
     Budget {
         /// What the server asks for.
@@ -44,8 +54,18 @@ pub enum Answer {
     ManyBudgets,
     /// Its namespace is going away: it will go by itself.
     NamespaceTerminating,
-    /// A webhook, RBAC or the budget's bookkeeping says no: wait longer.
-    Denied,
+    /// A webhook, a policy, RBAC or the budget's bookkeeping says no: wait longer.
+    Denied {
+        /// What the server asks for.
+        retry_after: Option<Duration>,
+    },
+    /// A webhook that has a say could not be asked: nothing was done, and somebody must look at it.
+    WebhookFailed,
+    /// The server failed, and does not say before which point: look, tell, wait longer.
+    Failed {
+        /// What the server asks for.
+        retry_after: Option<Duration>,
+    },
     /// Not answered: look whether it happened before asking again.
     Unanswered {
         /// What the server asks for.
@@ -60,17 +80,21 @@ pub enum Answer {
 pub fn classify(reply: Reply<'_>) -> Answer {
     let retry_after = reply.retry_after.map(|wait| wait.min(RETRY_AFTER_MAX));
     let cause = |reason: &str| reply.causes.contains(&reason);
+    match against(reply.message).filter(|_| reply.status >= 400).map(|against| against.how) {
+        Some(How::Denied | How::Policy) => return Answer::Denied { retry_after },
+        Some(How::NotReached) => return Answer::WebhookFailed,
+        None => {}
+    }
     match reply.status {
         200..=299 => Answer::Accepted,
-        404 | 410 => Answer::Gone,
-        409 => Answer::Conflict,
+        404 | 409 | 410 => Answer::Differs,
         429 if cause("DisruptionBudget") => Answer::Budget { retry_after },
         429 => Answer::Throttled { retry_after },
         403 if cause("NamespaceTerminating") => Answer::NamespaceTerminating,
-        // The handler's only 500 of its own: several PDBs match one pod. It carries neither reason nor cause.
-        500 => Answer::ManyBudgets,
-        400 | 405 | 415 | 422 if !reply.causes.is_empty() => Answer::Invalid,
-        400..=499 => Answer::Denied,
+        400 | 405 | 415 | 422 if INVALID.contains(&reply.reason) => Answer::Invalid,
+        400..=499 => Answer::Denied { retry_after },
+        500 if reply.reason.is_empty() && reply.message.contains(MANY_BUDGETS) => Answer::ManyBudgets,
+        500 => Answer::Failed { retry_after },
         _ => Answer::Unanswered { retry_after },
     }
 }

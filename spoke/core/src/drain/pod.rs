@@ -32,14 +32,14 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Names of extended resources that any container asks for.
     pub resources: BTreeSet<String>,
-    /// It has DRA resource claims.
-    pub device_claims: bool,
+    /// Names of the ResourceClaims that it shares devices by; `None` for one that is made from a template and not known yet.
+    pub device_claims: Vec<Option<String>>,
     /// Names of its PersistentVolumeClaims.
     pub claims: Vec<String>,
     /// The Ready condition is True.
     pub ready: bool,
     /// `metadata.finalizers`.
-    pub finalizers: Vec<String>,
+    pub finalizers: Vec<Finalizer>,
     /// UUIDs of the GPUs that it uses, when some source has told; empty = unknown.
     pub gpu_uuids: BTreeSet<String>,
 }
@@ -53,6 +53,33 @@ pub struct Owner {
     pub name: String,
     /// Its UID.
     pub uid: String,
+}
+
+/// What keeps a deleted pod, and who put it there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Finalizer {
+    /// As in `metadata.finalizers`.
+    pub name: String,
+    /// Who wrote it, by `metadata.managedFields`; empty when those do not say.
+    pub managers: BTreeSet<String>,
+}
+
+impl std::fmt::Display for Finalizer {
+    /// With its owner: the manager that wrote it, else the domain in its name.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let managers: Vec<_> = self.managers.iter().map(String::as_str).collect();
+        match (managers.as_slice(), self.name.split_once('/')) {
+            ([], Some((domain, _))) => write!(f, "{} (of {domain})", self.name),
+            ([], None) => write!(f, "{} (of Kubernetes itself)", self.name),
+            (managers, _) => write!(f, "{} (set by {})", self.name, managers.join(", ")),
+        }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
 }
 
 impl Owner {
@@ -83,10 +110,10 @@ impl PodFacts {
             grace: pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_u64).map(Duration::from_secs),
             labels: pod.pointer("/metadata/labels").and_then(Value::as_object).map(labels).unwrap_or_default(),
             resources: array("/spec/initContainers").iter().chain(array("/spec/containers")).flat_map(resources).collect(),
-            device_claims: !array("/spec/resourceClaims").is_empty(),
+            device_claims: array("/spec/resourceClaims").iter().map(|claim| device_claim(pod, claim)).collect(),
             claims: array("/spec/volumes").iter().filter_map(claim).collect(),
             ready: array("/status/conditions").iter().any(|c| c["type"] == "Ready" && c["status"] == "True"),
-            finalizers: array("/metadata/finalizers").iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect(),
+            finalizers: array("/metadata/finalizers").iter().filter_map(|name| Some(finalizer(pod, name.as_str()?))).collect(),
             gpu_uuids: BTreeSet::new(),
         };
         (!facts.uid.is_empty() && !facts.name.is_empty()).then_some(facts)
@@ -96,6 +123,11 @@ impl PodFacts {
     #[must_use]
     pub fn finished(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// `namespace/name` of each ResourceClaim; `None` where its name is not known.
+    pub fn device_claims(&self) -> impl Iterator<Item = Option<String>> {
+        self.device_claims.iter().map(|claim| claim.as_ref().map(|claim| format!("{}/{claim}", self.namespace)))
     }
 
     /// The value of a label.
@@ -108,6 +140,21 @@ impl PodFacts {
 fn owner(owner: &Value) -> Owner {
     let text = |field: &str| owner[field].as_str().unwrap_or_default().to_owned();
     Owner { kind: text("kind"), name: text("name"), uid: text("uid") }
+}
+
+/// The object behind an entry of `spec.resourceClaims`: named there, or in the status once it was made from its template.
+fn device_claim(pod: &Value, claim: &Value) -> Option<String> {
+    let made = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array).into_iter().flatten();
+    let made = made.filter(|status| status["name"] == claim["name"]).find_map(|status| status["resourceClaimName"].as_str());
+    claim["resourceClaimName"].as_str().or(made).map(ToOwned::to_owned)
+}
+
+fn finalizer(pod: &Value, name: &str) -> Finalizer {
+    let key = format!("v:{}", Value::from(name));
+    let wrote = |entry: &&Value| entry["fieldsV1"]["f:metadata"]["f:finalizers"].get(&key).is_some();
+    let entries = pod.pointer("/metadata/managedFields").and_then(Value::as_array).into_iter().flatten();
+    let managers = entries.filter(wrote).filter_map(|entry| entry["manager"].as_str()).map(ToOwned::to_owned).collect();
+    Finalizer { name: name.to_owned(), managers }
 }
 
 fn labels(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {

@@ -37,6 +37,7 @@ fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
             stateful_allowed: &allowed,
             bound_claims: &bound,
             ready_by_owner: &BTreeMap::from([("o1".to_owned(), 2), ("alone".to_owned(), 1)]),
+            other_devices: &BTreeSet::from(["ml/nic-1".to_owned(), "ml/nic-2".to_owned()]),
         },
     )
 }
@@ -139,27 +140,100 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
             stateful_allowed: &none,
             bound_claims: &none,
             ready_by_owner: &BTreeMap::new(),
+            other_devices: &none,
         },
     );
     assert_eq!(names(&plan.stateless), ["mine", "unknown"]);
 }
 
 #[test]
+fn a_pod_with_a_nics_claim_alone_stays_and_with_one_that_is_not_known_it_goes() {
+    let none = json!({"resources": {"requests": {"cpu": "1"}}});
+    let claims = |name: &str, claims: Value, made: Value| {
+        pod(name, &json!({"spec": {"containers": [none], "resourceClaims": claims}, "status": {"resourceClaimStatuses": made}}))
+    };
+    let nic = claims("nic", json!([{"name": "net", "resourceClaimName": "nic-1"}]), json!([]));
+    let made = claims(
+        "made",
+        json!([{"name": "net", "resourceClaimTemplateName": "t"}]),
+        json!([{"name": "net", "resourceClaimName": "nic-2"}]),
+    );
+    let both = claims(
+        "both",
+        json!([{"name": "net", "resourceClaimName": "nic-1"}, {"name": "gpu", "resourceClaimName": "gpu-1"}]),
+        json!([]),
+    );
+    let not_made = claims("not-made", json!([{"name": "net", "resourceClaimTemplateName": "t"}]), json!([]));
+    let with_gpu = pod("with-gpu", &json!({"spec": {"resourceClaims": [{"name": "net", "resourceClaimName": "nic-1"}]}}));
+    let plan = planned(vec![nic, made, both, not_made, with_gpu], |_| {});
+    assert_eq!(names(&plan.stateless), ["both", "not-made", "with-gpu"]);
+    assert_eq!(plan.leftovers().count(), 0, "those that stay keep no GPU");
+}
+
+#[test]
+fn a_finalizer_is_named_with_who_wrote_it_or_with_its_domain() {
+    let fields = |name: &str| json!({"f:metadata": {"f:finalizers": {".": {}, format!("v:\"{name}\""): {}}}});
+    let pod = pod(
+        "held",
+        &json!({"metadata": {
+            "finalizers": ["team.example/hold", "other.example/hold", "orphan"],
+            "managedFields": [
+                {"manager": "team-operator", "operation": "Update", "fieldsV1": fields("team.example/hold")},
+                {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {}}}},
+            ],
+        }}),
+    );
+    let words: Vec<_> = pod.finalizers.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        words,
+        ["team.example/hold (set by team-operator)", "other.example/hold (of other.example)", "orphan (of Kubernetes itself)"]
+    );
+}
+
+fn ask(status: u16, causes: &[&str], retry_after: Option<Duration>) -> Answer {
+    classify(Reply { status, reason: "", message: "", causes, retry_after })
+}
+
+fn says(status: u16, reason: &str, message: &str) -> Answer {
+    classify(Reply { status, reason, message, causes: &[], retry_after: None })
+}
+
+#[test]
 fn answers_are_told_apart_by_status_and_cause() {
     let secs = Duration::from_secs;
-    let ask = |status, causes: &[&str], retry_after| classify(Reply { status, causes, retry_after });
     assert_eq!(ask(201, &[], None), Answer::Accepted);
-    assert_eq!(ask(404, &[], None), Answer::Gone);
-    assert_eq!(ask(409, &[], None), Answer::Conflict);
+    assert_eq!(ask(404, &[], None), Answer::Differs, "also what stands in between may know no such pod");
+    assert_eq!(ask(409, &[], None), Answer::Differs);
     assert_eq!(ask(429, &["DisruptionBudget"], None), Answer::Budget { retry_after: None });
     assert_eq!(ask(429, &["DisruptionBudget"], Some(secs(10))), Answer::Budget { retry_after: Some(secs(10)) });
     assert_eq!(ask(429, &[], Some(secs(1))), Answer::Throttled { retry_after: Some(secs(1)) }, "throttling is no PDB");
-    assert_eq!(ask(500, &[], None), Answer::ManyBudgets);
     assert_eq!(ask(403, &["NamespaceTerminating"], None), Answer::NamespaceTerminating);
-    assert_eq!(ask(403, &[], None), Answer::Denied, "RBAC, a webhook, or a budget below zero");
-    assert_eq!(ask(400, &[], None), Answer::Denied, "a webhook answers with any status it likes");
+    assert_eq!(ask(403, &[], None), Answer::Denied { retry_after: None }, "RBAC, or a budget below zero");
+    assert_eq!(ask(400, &[], None), Answer::Denied { retry_after: None }, "no reason: a proxy's word");
+    assert_eq!(says(400, "BadRequest", "strict decoding error"), Answer::Invalid);
     assert_eq!(ask(504, &[], Some(secs(10))), Answer::Unanswered { retry_after: Some(secs(10)) });
     assert_eq!(ask(503, &[], None), Answer::Unanswered { retry_after: None });
+}
+
+#[test]
+fn of_the_servers_500s_only_that_of_several_budgets_is_one() {
+    let budgets = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+    assert_eq!(says(500, "", budgets), Answer::ManyBudgets);
+    let webhook = r#"Internal error occurred: failed calling webhook "a.b": failed to call webhook: Post "https://x": EOF"#;
+    assert_eq!(says(500, "InternalError", webhook), Answer::WebhookFailed);
+    for (reason, message) in [("", "etcdserver: request timed out"), ("", ""), ("InternalError", "Internal error occurred: x")] {
+        assert_eq!(says(500, reason, message), Answer::Failed { retry_after: None }, "{message}");
+    }
+}
+
+#[test]
+fn what_a_webhook_says_no_by_is_neither_a_missing_pod_nor_a_busy_server() {
+    let no = r#"admission webhook "evict.kubevirt.io" denied the request: Eviction triggered evacuation of VMI "ml/vm""#;
+    for status in [400, 403, 404, 409, 410, 422, 429, 500, 503] {
+        assert_eq!(says(status, "TooManyRequests", no), Answer::Denied { retry_after: None }, "{status}");
+    }
+    let policy = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
+    assert_eq!(says(422, "Invalid", policy), Answer::Denied { retry_after: None }, "its request was as it should be");
 }
 
 #[test]

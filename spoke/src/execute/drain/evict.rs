@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::kubernetes::FIELD_MANAGER;
-use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, classify};
+use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, admission::against, classify};
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::{
     Api,
@@ -15,6 +15,10 @@ use kube::{
 use serde_json::json;
 
 use super::super::api::{Error, Kube, Raw, causes, retry_after};
+
+/// How much of a server's or a webhook's words is told: they go into the HealAction, an Event and to the hub, and an Event
+/// takes 1024 bytes. 600 leave room for the pod's name, which has at most 253 and its namespace 63.
+const WORDS_CHARS_MAX: usize = 600;
 
 /// What to ask for.
 #[derive(Clone, Debug)]
@@ -44,11 +48,14 @@ pub(super) enum Outcome {
     },
     Terminating,
     Denied {
+        wait: Option<Duration>,
         why: String,
     },
     /// Not evicted, as a look has shown.
     Again {
         wait: Option<Duration>,
+        /// What the server said instead of an answer.
+        why: String,
     },
     /// Not known.
     Doubt,
@@ -67,7 +74,7 @@ pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     }
     match kube.raw("evict", request(call)).await {
         Ok(raw) => understand(kube, call, &raw).await,
-        Err(_) => look(kube, &call.pod).await,
+        Err(error) => look_after(kube, call, error.to_string()).await,
     }
 }
 
@@ -90,28 +97,45 @@ fn request(call: &Call) -> http::Request<Vec<u8>> {
 async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
     let causes = raw.answer.as_ref().map(causes).unwrap_or_default();
     let wait = raw.retry_after.or_else(|| raw.answer.as_ref().and_then(retry_after));
-    let why = || raw.answer.as_ref().map_or_else(|| format!("HTTP {}", raw.status), |status| status.message.clone());
-    match classify(Reply { status: raw.status, causes: &causes, retry_after: wait }) {
+    let (reason, message) = raw.answer.as_ref().map(|status| (status.reason.as_str(), status.message.as_str())).unwrap_or_default();
+    match classify(Reply { status: raw.status, reason, message, causes: &causes, retry_after: wait }) {
         Answer::Accepted => {
             dies_at!("execute.evicted");
             Outcome::Accepted
         }
-        Answer::Gone => Outcome::Gone,
-        Answer::Conflict => look(kube, &call.pod).await,
-        Answer::Budget { retry_after } => Outcome::Budget { wait: retry_after, why: budget_words(raw).unwrap_or_else(why) },
+        Answer::Differs => look_after(kube, call, words(raw)).await,
+        Answer::Budget { retry_after } => {
+            Outcome::Budget { wait: retry_after, why: budget_words(raw).unwrap_or_else(|| words(raw)) }
+        }
         Answer::Throttled { retry_after } => {
             kube.slow(retry_after.unwrap_or(Duration::from_secs(1)));
             Outcome::Throttled { wait: retry_after }
         }
         Answer::ManyBudgets => Outcome::ManyBudgets { why: name_budgets(kube, &call.pod).await },
         Answer::NamespaceTerminating => Outcome::Terminating,
-        Answer::Denied => Outcome::Denied { why: why() },
-        Answer::Unanswered { retry_after } => match look(kube, &call.pod).await {
-            Outcome::Again { .. } => Outcome::Again { wait: retry_after },
+        Answer::Denied { retry_after } => Outcome::Denied { wait: retry_after, why: words(raw) },
+        Answer::WebhookFailed => Outcome::Denied { wait: None, why: words(raw) },
+        Answer::Failed { retry_after } => match look(kube, &call.pod).await {
+            Outcome::Again { .. } => {
+                Outcome::Denied { wait: retry_after, why: format!("the API server failed at its eviction: {}", words(raw)) }
+            }
             settled => settled,
         },
-        Answer::Invalid => Outcome::Invalid { why: why() },
+        Answer::Unanswered { retry_after } => match look_after(kube, call, words(raw)).await {
+            Outcome::Again { why, .. } => Outcome::Again { wait: retry_after, why },
+            settled => settled,
+        },
+        Answer::Invalid => Outcome::Invalid { why: words(raw) },
     }
+}
+
+/// What the server says, with the webhook's or policy's name where one is against it.
+fn words(raw: &Raw) -> String {
+    let Some(status) = raw.answer.as_ref().filter(|status| !status.message.is_empty()) else {
+        return format!("HTTP {}", raw.status);
+    };
+    let words = against(&status.message).map_or_else(|| status.message.clone(), |against| against.to_string());
+    words.chars().take(WORDS_CHARS_MAX).collect()
 }
 
 /// The server's own words: which budget, and its numbers.
@@ -125,6 +149,14 @@ fn budget_words(raw: &Raw) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
+/// The same after an answer that left it open; what was said is told with it, should the pod still be there.
+async fn look_after(kube: &Kube, call: &Call, said: String) -> Outcome {
+    match look(kube, &call.pod).await {
+        Outcome::Again { wait, .. } => Outcome::Again { wait, why: said },
+        settled => settled,
+    }
+}
+
 /// Whose name it is now.
 async fn look(kube: &Kube, pod: &PodFacts) -> Outcome {
     let api: Api<Pod> = Api::namespaced(kube.client(), &pod.namespace);
@@ -132,7 +164,7 @@ async fn look(kube: &Kube, pod: &PodFacts) -> Outcome {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_deref() != Some(&pod.uid) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.deletion_timestamp.is_some() => Outcome::Accepted,
-        Ok(Some(_)) => Outcome::Again { wait: None },
+        Ok(Some(_)) => Outcome::Again { wait: None, why: String::new() },
         Err(_) => Outcome::Doubt,
     }
 }
@@ -149,7 +181,7 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
         Ok(_) => Outcome::Accepted,
         Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
         Err(error) if error.transient() => Outcome::Doubt,
-        Err(error) => Outcome::Denied { why: error.to_string() },
+        Err(error) => Outcome::Denied { wait: None, why: error.to_string() },
     }
 }
 
@@ -170,6 +202,21 @@ async fn name_budgets(kube: &Kube, pod: &PodFacts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn said(status: u16, message: &str) -> Raw {
+        let answer = kube::core::Status { message: message.to_owned(), code: status, ..kube::core::Status::default() };
+        Raw { status, retry_after: None, answer: Some(answer) }
+    }
+
+    #[test]
+    fn a_webhook_is_named_and_its_words_are_bounded() {
+        let long = "x".repeat(10 * WORDS_CHARS_MAX);
+        let told = words(&said(403, &format!(r#"admission webhook "guard.example.com" denied the request: {long}"#)));
+        assert!(told.starts_with("the admission webhook guard.example.com says no: xxx"), "{told}");
+        assert_eq!(told.chars().count(), WORDS_CHARS_MAX);
+        assert_eq!(words(&said(500, "")), "HTTP 500");
+        assert_eq!(words(&said(500, "etcdserver: request timed out")), "etcdserver: request timed out");
+    }
 
     #[test]
     fn an_eviction_carries_uid_and_grace_under_the_key_that_servers_read() {

@@ -1,5 +1,7 @@
 //! The pods of one drain and where each stands. No IO: told what happened and what time it is, says what is due.
 
+pub(super) mod returns;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, backoff, grace_secs};
@@ -7,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use tokio::time::Instant;
 
+use self::returns::Returns;
 use super::{
     evict::{Call, Outcome},
     look::pod_facts,
@@ -17,6 +20,9 @@ use crate::healaction::PodRecord;
 const SLOW_RECHECK: Duration = Duration::from_secs(30);
 /// How long after its grace a pod may still be there before we say so; on a dead node we stop waiting then.
 const GRACE_SLACK: Duration = Duration::from_secs(30);
+/// From so many attempts in a row on that brought no answer, people are told: one or two a restarting API server explains,
+/// and the third is asked some 3 s (1 + 2, with jitter half of it at least) and three timeouts of 2 s after the first.
+const UNANSWERED_TOLD: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -36,7 +42,8 @@ enum State {
 struct Job {
     pod: PodFacts,
     stateful: bool,
-    after_completion: bool,
+    /// Its work is waited for.
+    patient: bool,
     state: State,
     due: Instant,
     attempt: u32,
@@ -45,7 +52,12 @@ struct Job {
     /// Only a person can help: stateful pods need not wait for it.
     blocked: bool,
     doubt: bool,
+    /// Attempts in a row that brought no answer.
+    unanswered: u32,
+    /// It may be deleted past its budgets.
     bypass: bool,
+    /// It asks to be let finish: what comes of it is an eviction, at the latest at the deadline, and never a delete.
+    after_completion: bool,
     leaving_since: Option<Instant>,
 }
 
@@ -57,7 +69,7 @@ pub(super) struct Jobs {
     order: Vec<String>,
     grace_max: Duration,
     dirty: bool,
-    came_back: u32,
+    returns: Returns,
     relist: Option<Vec<String>>,
 }
 
@@ -66,7 +78,7 @@ impl Jobs {
         let job = |pod: &PodFacts, stateful, after_completion| Job {
             pod: pod.clone(),
             stateful,
-            after_completion,
+            patient: after_completion,
             state: if pod.deleting { State::Leaving } else { State::Waiting },
             due: now,
             attempt: 0,
@@ -74,7 +86,9 @@ impl Jobs {
             reason: String::new(),
             blocked: false,
             doubt: false,
+            unanswered: 0,
             bypass: false,
+            after_completion,
             leaving_since: pod.deleting.then_some(now),
         };
         let stateless = plan.stateless.iter().map(|planned| (planned, false));
@@ -87,7 +101,7 @@ impl Jobs {
                 .collect(),
             grace_max,
             dirty: false,
-            came_back: 0,
+            returns: Returns::default(),
             relist: None,
         }
     }
@@ -99,6 +113,11 @@ impl Jobs {
                 job.calls = record.eviction_calls;
             }
         }
+    }
+
+    /// A pod that is known to have come after the drain began.
+    pub(super) fn came_later(&mut self, pod: PodFacts) {
+        self.returns.saw(pod);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -131,7 +150,7 @@ impl Jobs {
         let mut due = Vec::new();
         for uid in &self.order {
             let job = &self.by_uid[uid];
-            if job.state != State::Waiting || job.due > now || (job.after_completion && !job.bypass) {
+            if job.state != State::Waiting || job.due > now || job.patient {
                 continue;
             }
             if !job.stateful || std::mem::take(&mut one_stateful) {
@@ -143,7 +162,7 @@ impl Jobs {
 
     /// When something is due next without anything happening.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let waiting = self.by_uid.values().filter(|job| job.state == State::Waiting && !job.after_completion).map(|job| job.due);
+        let waiting = self.by_uid.values().filter(|job| job.state == State::Waiting && !job.patient).map(|job| job.due);
         let leaving = self.by_uid.values().filter(|job| job.state == State::Leaving && job.reason.is_empty());
         let overdue = leaving.filter_map(|job| Some(job.leaving_since? + self.grace(job) + GRACE_SLACK));
         let now = Instant::now();
@@ -164,6 +183,7 @@ impl Jobs {
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Asked)?;
         let first = job.reason.is_empty();
         let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
+        job.unanswered = if matches!(outcome, Outcome::Again { .. } | Outcome::Doubt) { job.unanswered + 1 } else { 0 };
         let (wait, reason, blocked) = match outcome {
             Outcome::Accepted => {
                 job.leave(now);
@@ -177,10 +197,15 @@ impl Jobs {
             Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
             Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
             Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
-            Outcome::Denied { why } => (backoff(job.attempt + 2, None, crate::chance::chance(0.0)), why, false),
-            Outcome::Again { wait: None } if looked => (Duration::ZERO, String::new(), false),
-            Outcome::Again { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
-            Outcome::Doubt => (backoff(job.attempt, None, crate::chance::chance(0.0)), String::new(), false),
+            Outcome::Denied { wait, why } => (backoff(job.attempt + 2, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Again { wait: None, .. } if looked => (Duration::ZERO, String::new(), false),
+            Outcome::Again { wait, why } => {
+                (backoff(job.attempt, wait, crate::chance::chance(0.0)), job.unanswered_words(why), false)
+            }
+            Outcome::Doubt => {
+                let why = job.unanswered_words("neither its eviction nor a look at it was answered".to_owned());
+                (backoff(job.attempt, None, crate::chance::chance(0.0)), why, false)
+            }
             Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
         };
         job.state = State::Waiting;
@@ -199,7 +224,9 @@ impl Jobs {
         match event {
             Some(Ok(watcher::Event::Apply(pod))) => self.applied(&pod, now),
             Some(Ok(watcher::Event::Delete(pod))) => {
-                if let Some(job) = pod.metadata.uid.as_deref().and_then(|uid| self.by_uid.get_mut(uid)) {
+                let uid = pod.metadata.uid.unwrap_or_default();
+                self.returns.left(&uid);
+                if let Some(job) = self.by_uid.get_mut(&uid) {
                     job.go();
                     self.dirty = true;
                 }
@@ -211,6 +238,7 @@ impl Jobs {
             }
             Some(Ok(watcher::Event::InitDone)) => {
                 if let Some(there) = self.relist.take() {
+                    self.returns.listed(&there);
                     self.by_uid.iter_mut().filter(|(uid, _)| !there.contains(uid)).for_each(|(_, job)| job.go());
                     self.dirty = true;
                 }
@@ -223,7 +251,12 @@ impl Jobs {
     fn applied(&mut self, pod: &Pod, now: Instant) {
         let Some(facts) = pod_facts(pod) else { return };
         match self.by_uid.get_mut(&facts.uid) {
-            Some(job) if facts.finished() => job.go(),
+            Some(job) if facts.finished() => {
+                job.go();
+                if facts.deleting && !facts.finalizers.is_empty() {
+                    job.reason = format!("finished; its object is held by finalizer {}", finalizers(&facts));
+                }
+            }
             Some(job) => {
                 if facts.deleting && job.state != State::Leaving && !job.over() {
                     job.leave(now);
@@ -231,18 +264,24 @@ impl Jobs {
                 job.pod = facts;
             }
             None => {
-                let same_owner = |job: &Job| job.pod.owner.is_some() && job.pod.owner == facts.owner;
-                if !facts.deleting && self.by_uid.values().any(same_owner) {
-                    self.came_back += 1;
+                let Some(owner) = &facts.owner else { return };
+                let same_owner = |job: &Job| job.pod.owner.as_ref().is_some_and(|known| known.uid == owner.uid);
+                if !self.returns.knows(&owner.uid) && !self.by_uid.values().any(same_owner) {
+                    return;
                 }
-                return;
+                self.returns.saw(facts);
             }
         }
         self.dirty = true;
     }
 
+    /// Whether one should be gone by now and is not.
+    pub(super) fn overdue(&self) -> bool {
+        self.by_uid.values().any(|job| job.state == State::Leaving && !job.reason.is_empty())
+    }
+
     /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for.
-    pub(super) fn age(&mut self, now: Instant, node_dead: bool) {
+    pub(super) fn age(&mut self, now: Instant, kubelet_silent: bool) {
         let grace_max = self.grace_max;
         for job in self.by_uid.values_mut() {
             let Some(since) = job.leaving_since.filter(|_| job.state == State::Leaving) else { continue };
@@ -254,22 +293,35 @@ impl Jobs {
                 job.reason = if job.pod.finalizers.is_empty() {
                     format!("still terminating {} s after it was evicted", now.duration_since(since).as_secs())
                 } else {
-                    format!("still terminating, held by finalizer {}", job.pod.finalizers.join(", "))
+                    format!("still terminating, held by finalizer {}", finalizers(&job.pod))
                 };
                 self.dirty = true;
             }
-            if node_dead {
+            if kubelet_silent {
                 job.state = State::Stuck;
                 self.dirty = true;
             }
         }
     }
 
-    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway. So is what is being asked
+    /// Those whose own end is waited for have had their time: they are to be evicted like the others. Whether there were any.
+    pub(super) fn end_patience(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for job in self.by_uid.values_mut().filter(|job| job.patient) {
+            job.patient = false;
+            job.due = now;
+            any |= job.state == State::Waiting;
+        }
+        self.dirty |= any;
+        any
+    }
+
+    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway, and what asked to be let finish: it
+    /// is asked for by evictions to the end. So is what is being asked
     /// for at this very moment, in case it is refused: then soon, whatever came of the attempts before.
     pub(super) fn bypass(&mut self, now: Instant) {
         let waits = |job: &&mut Job| matches!(job.state, State::Waiting | State::Asked) && job.pod.finalizers.is_empty();
-        for job in self.by_uid.values_mut().filter(waits) {
+        for job in self.by_uid.values_mut().filter(waits).filter(|job| !job.after_completion) {
             job.bypass = true;
             job.blocked = false;
             job.attempt = 0;
@@ -289,12 +341,20 @@ impl Jobs {
         self.by_uid.values().filter(|job| job.state == State::Gone).count()
     }
 
-    pub(super) const fn came_back(&self) -> u32 {
-        self.came_back
+    /// New pods of the owners of those that are drained, in words; empty when there are none.
+    pub(super) fn returned(&self) -> String {
+        self.returns.words()
     }
 
+    /// UIDs of owners that are to be told of, with the words, each once.
+    pub(super) fn take_told(&mut self) -> Vec<(String, String)> {
+        self.returns.take_told()
+    }
+
+    /// What will not go: pods that we stopped waiting for, and owners that keep coming back.
     pub(super) fn stuck(&self) -> Vec<String> {
-        self.by_uid.values().filter(|job| job.state == State::Stuck).map(Job::words).collect()
+        let stuck = self.by_uid.values().filter(|job| job.state == State::Stuck).map(Job::words);
+        stuck.chain(self.returns.leftovers()).collect()
     }
 
     /// Those that are not gone, in words.
@@ -305,7 +365,7 @@ impl Jobs {
     }
 
     pub(super) fn records(&self) -> Vec<PodRecord> {
-        self.order.iter().map(|uid| self.by_uid[uid].record()).collect()
+        self.order.iter().map(|uid| self.by_uid[uid].record()).chain(self.returns.records()).collect()
     }
 }
 
@@ -326,6 +386,11 @@ impl Job {
         self.reason.clear();
     }
 
+    /// What to say of an attempt that brought no answer: nothing, until there were several.
+    fn unanswered_words(&self, why: String) -> String {
+        if self.unanswered < UNANSWERED_TOLD { String::new() } else { why }
+    }
+
     fn words(&self) -> String {
         let state = if self.reason.is_empty() { self.word() } else { self.reason.as_str() };
         format!("{}/{}: {state}", self.pod.namespace, self.pod.name)
@@ -333,7 +398,7 @@ impl Job {
 
     fn word(&self) -> &'static str {
         match self.state {
-            State::Waiting if self.after_completion && !self.bypass => "waiting for its completion",
+            State::Waiting if self.patient => "waiting for its completion",
             State::Waiting if self.reason.is_empty() => "waiting",
             // Asking again is no progress while the last answer was no.
             State::Waiting => "blocked",
@@ -354,6 +419,10 @@ impl Job {
             eviction_calls: self.calls,
         }
     }
+}
+
+fn finalizers(pod: &PodFacts) -> String {
+    pod.finalizers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The record of a pod that is to go.

@@ -4,12 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{PodFacts, pod};
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
+use gpuheal_spoke_core::drain::{PodFacts, holds_gpu, pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use super::super::api::Kube;
 use crate::watch::Nodes;
+
+/// Put on a node by Kubernetes' node lifecycle controller when its kubelet has not been heard of for 50 s.
+const TAINT_UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// What is known of storage.
 #[derive(Debug, Default)]
@@ -26,12 +29,12 @@ pub(super) fn pod_facts(pod: &Pod) -> Option<PodFacts> {
 }
 
 /// Asks about the storage of those pods that have some.
-pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain) -> Storage {
+pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other_devices: &BTreeSet<String>) -> Storage {
     let mut known = Storage::default();
     if !drain.include_stateful {
         return known;
     }
-    let stateful = pods.iter().filter(|pod| !pod.claims.is_empty() && gpuheal_spoke_core::drain::holds_gpu(pod, drain));
+    let stateful = pods.iter().filter(|pod| !pod.claims.is_empty() && holds_gpu(pod, drain, other_devices));
     let claims: BTreeSet<_> =
         stateful.flat_map(|pod| pod.claims.iter().map(|claim| (pod.namespace.clone(), claim.clone()))).collect();
     let namespaces: BTreeSet<_> = claims.iter().map(|(namespace, _)| namespace.clone()).collect();
@@ -75,4 +78,34 @@ pub(super) fn ready_by_owner(nodes: &Nodes) -> BTreeMap<String, u32> {
         }
     }
     ready
+}
+
+/// Whether the node's kubelet is not heard of: its pods do not go, however long they are waited for. One that says of itself
+/// that it is not ready lives, and ends its pods as any other.
+pub(super) fn kubelet_silent(node: &Node) -> bool {
+    let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|one| one.type_ == "Ready");
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    ready.is_some_and(|ready| ready.status == "Unknown") || taints.into_iter().any(|taint| taint.key == TAINT_UNREACHABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(ready: &str, taints: Value) -> Node {
+        let conditions = json!([{"type": "DiskPressure", "status": "Unknown"}, {"type": "Ready", "status": ready}]);
+        serde_json::from_value(json!({"metadata": {}, "spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
+    }
+
+    #[test]
+    fn a_kubelet_that_says_that_it_is_not_ready_is_none_that_is_silent() {
+        let taint = |key: &str| json!([{"key": key, "effect": "NoExecute"}]);
+        assert!(!kubelet_silent(&node("True", json!([]))));
+        assert!(!kubelet_silent(&node("False", taint("node.kubernetes.io/not-ready"))));
+        assert!(kubelet_silent(&node("Unknown", json!([]))));
+        assert!(kubelet_silent(&node("False", taint(TAINT_UNREACHABLE))));
+        assert!(!kubelet_silent(&Node::default()), "a node that says nothing of itself yet");
+    }
 }

@@ -1,4 +1,5 @@
 use gpuheal_spoke_core::drain::Planned;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -109,14 +110,91 @@ fn a_pod_that_does_not_go_is_named_and_on_a_dead_node_not_waited_for() {
 }
 
 #[test]
-fn a_pod_that_waits_for_completion_is_evicted_only_past_the_deadline_by_leave() {
+fn a_finalizer_is_named_with_its_owner_while_its_pod_ends_and_once_only_its_object_is_left() {
+    let now = Instant::now();
+    let pod = |phase: &str, deleted: Value| -> Pod {
+        let fields = json!({"f:metadata": {"f:finalizers": {"v:\"team.example/hold\"": {}}}});
+        let managed = json!([{"manager": "team-operator", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields}]);
+        let metadata = json!({"namespace": "ml", "name": "a", "uid": "a", "finalizers": ["team.example/hold"],
+            "managedFields": managed, "deletionTimestamp": deleted});
+        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
+    };
+    let drained = Planned { pod: pod_facts(&pod("Running", Value::Null)).unwrap(), after_completion: false };
+    let mut jobs = Jobs::new(&Plan { stateless: vec![drained], ..Plan::default() }, Duration::from_secs(60), now);
+    jobs.launch("a").unwrap();
+    jobs.answered("a", Outcome::Accepted, now);
+    jobs.seen(Some(Ok(watcher::Event::Apply(pod("Running", json!("2026-01-01T00:00:00Z"))))), now);
+    assert!(!jobs.overdue());
+    jobs.age(now + Duration::from_secs(30) + GRACE_SLACK, false);
+    assert!(jobs.overdue());
+    assert_eq!(jobs.records()[0].reason, "still terminating, held by finalizer team.example/hold (set by team-operator)");
+    jobs.seen(Some(Ok(watcher::Event::Apply(pod("Succeeded", json!("2026-01-01T00:00:00Z"))))), now);
+    assert_eq!(jobs.records()[0].reason, "finished; its object is held by finalizer team.example/hold (set by team-operator)");
+    assert!(jobs.settled());
+}
+
+#[test]
+fn a_pod_that_waits_for_completion_is_evicted_at_the_deadline_and_never_deleted() {
+    let now = Instant::now();
+    let plan = Plan { stateless: vec![Planned { after_completion: true, ..planned("a") }, planned("b")], ..Plan::default() };
+    let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
+    assert_eq!(jobs.due(now), ["b"]);
+    assert_eq!(jobs.records()[0].state, "waiting for its completion");
+    assert!(jobs.end_patience(now));
+    assert!(!jobs.end_patience(now), "once");
+    assert_eq!(jobs.due(now), ["a", "b"]);
+    assert!(!jobs.launch("a").unwrap().bypass);
+    jobs.answered("a", budget(), now);
+    jobs.bypass(now);
+    assert!(!jobs.by_uid["a"].bypass, "also where budgets may be passed, its own wish is kept");
+    assert!(jobs.launch("b").unwrap().bypass);
+}
+
+#[test]
+fn a_pod_that_finished_in_its_time_is_not_asked_for_at_the_deadline() {
     let now = Instant::now();
     let plan = Plan { stateless: vec![Planned { after_completion: true, ..planned("a") }], ..Plan::default() };
     let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
-    assert!(jobs.due(now).is_empty());
-    jobs.bypass(now);
+    jobs.by_uid.get_mut("a").unwrap().go();
+    assert!(!jobs.end_patience(now));
+    assert!(jobs.settled());
+}
+
+#[test]
+fn attempts_without_an_answer_are_told_from_the_third_on() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    let silence = || Outcome::Again { wait: None, why: "Timeout: the server could not decide".into() };
+    let told: Vec<_> = (0..4)
+        .map(|_| {
+            jobs.launch("a").unwrap();
+            jobs.answered("a", silence(), now)
+        })
+        .collect();
+    let words = "pod ml/a cannot be evicted yet: Timeout: the server could not decide".to_owned();
+    assert_eq!(told, [None, None, Some(words), None]);
+    assert_eq!(jobs.records()[0].state, "blocked");
+}
+
+#[test]
+fn a_new_pod_counts_once_however_many_events_tell_of_it_and_is_not_evicted() {
+    let now = Instant::now();
+    let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": "o1", "controller": true}]);
+    let pod = |name: &str, owner: &Value, phase: &str| -> Pod {
+        let metadata = json!({"namespace": "ml", "name": name, "uid": name, "ownerReferences": owner});
+        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
+    };
+    let drained = Planned { pod: pod_facts(&pod("a", &owner, "Running")).unwrap(), after_completion: false };
+    let mut jobs = Jobs::new(&Plan { stateless: vec![drained], ..Plan::default() }, Duration::from_secs(60), now);
+    for phase in ["Pending", "Pending", "Running"] {
+        jobs.seen(Some(Ok(watcher::Event::Apply(pod("b", &owner, phase)))), now);
+    }
+    let other = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "other", "uid": "o2", "controller": true}]);
+    jobs.seen(Some(Ok(watcher::Event::Apply(pod("c", &other, "Running")))), now);
+    assert_eq!(jobs.returned(), "1 new pod of CloneSet ml/web");
     assert_eq!(jobs.due(now), ["a"]);
-    assert!(jobs.launch("a").unwrap().bypass);
+    let states: Vec<_> = jobs.records().into_iter().map(|record| (record.name, record.state)).collect();
+    assert_eq!(states, [("a".to_owned(), "waiting".to_owned()), ("b".to_owned(), "skipped".to_owned())]);
 }
 
 #[test]
@@ -126,7 +204,7 @@ fn a_pod_that_a_budget_holds_back_stays_blocked_while_it_is_asked_again() {
     jobs.launch("a").unwrap();
     assert_eq!(jobs.records()[0].state, "evicting");
     jobs.answered("a", budget(), now);
-    for answer in [budget(), Outcome::Throttled { wait: None }, Outcome::Again { wait: None }, Outcome::Doubt] {
+    for answer in [budget(), Outcome::Throttled { wait: None }, Outcome::Again { wait: None, why: String::new() }, Outcome::Doubt] {
         jobs.launch("a").unwrap();
         let asked = jobs.records().remove(0);
         assert_eq!((asked.state.as_str(), asked.reason.contains("budget web")), ("blocked", true), "before {answer:?}");

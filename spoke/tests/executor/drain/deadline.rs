@@ -1,0 +1,62 @@
+//! What a drain does at its deadline. That it stops by default, and passes a budget where a person allowed it, is in
+//! [`super::course`].
+
+use std::time::Duration;
+
+use gpuheal_proto::{
+    command::{DeadlineOutcome, Step},
+    link::v1::CommandState,
+};
+use serde_json::json;
+use testkube::settled;
+
+use super::blocked;
+use crate::{
+    hub::{drain, signed},
+    replica::Spoke,
+    world::World,
+};
+
+testkube::claims![
+    at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_never_deleted,
+    a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline,
+];
+
+fn at_deadline(outcome: DeadlineOutcome) -> Step {
+    let Step::Drain(mut words) = drain() else { unreachable!() };
+    words.deadline = Duration::from_secs(1);
+    words.allow_pdb_bypass = outcome == DeadlineOutcome::BypassPdb;
+    words.on_deadline = outcome;
+    Step::Drain(words)
+}
+
+async fn at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_never_deleted(w: World) {
+    w.budget("guarded", "guarded").await;
+    let labels = json!({"app": "guarded", "gpu-selfhealing.io/evict": "after-completion"});
+    w.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": labels}})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    // Budgets may be passed for all the others.
+    let mut command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::BypassPdb)]).await;
+    command.level = "manual".into();
+    spoke.send(signed(&command)).await;
+    let running = spoke.told("that its budget refuses", |status| blocked(status, "guarded-1").is_some()).await;
+    assert!(blocked(&running, "guarded-1").unwrap().contains("guarded"));
+    w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    w.gone("guarded-1").await;
+    let writes = w.writes_to("pods").await;
+    assert!(writes.iter().all(|entry| entry.subresource == "eviction"), "{writes:?}");
+}
+
+async fn a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::Wait)]).await;
+    spoke.send(signed(&command)).await;
+    // The pauses in between are half a second, one, two and four at least.
+    settled::is_true("it asks long past its deadline", || async { w.wire.evictions().len() >= 5 }).await;
+    w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+}

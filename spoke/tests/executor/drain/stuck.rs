@@ -1,0 +1,73 @@
+//! Pods that were evicted and do not go.
+
+use gpuheal_proto::{
+    command::Command,
+    link::v1::{CommandState, CommandStatus},
+};
+use kubesim::build;
+use serde_json::{Value, json};
+use testkube::raw;
+
+use super::in_state;
+use crate::{
+    hub::{drain, signed},
+    replica::Spoke,
+    world::World,
+};
+
+testkube::claims![
+    a_finalizer_that_holds_a_pod_is_named_with_who_set_it,
+    a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not,
+];
+
+/// Sends a drain of `n1`, whose `web-1` hangs, and waits until `web-1` should have been gone for half a minute.
+async fn overdue(w: &World, spoke: &mut Spoke) -> (Command, CommandStatus, String) {
+    let command = w.command("n1", 1, vec![drain()]).await;
+    spoke.send(signed(&command)).await;
+    let late = |status: &CommandStatus| in_state(status, "web-1", "evicting").filter(|why| !why.is_empty());
+    let status = spoke.told("that it does not go", |status| late(status).is_some()).await;
+    let why = late(&status).unwrap();
+    (command, status, why)
+}
+
+async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
+    w.gpu_pod("web-1", "n1", json!({"spec": {"terminationGracePeriodSeconds": 1}})).await;
+    let person = w.client("person").await;
+    let set = async |finalizers: Value| {
+        let path = format!("/api/v1/namespaces/{}/pods/web-1?fieldManager=team-operator", w.ns);
+        raw::patch(&person, &path, raw::MERGE_PATCH, &json!({"metadata": {"finalizers": finalizers}})).await.expect(200);
+    };
+    set(json!(["team.example/hold"])).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "its containers hold no GPU any more: {}", end.reason);
+    let held = "finished; its object is held by finalizer team.example/hold (set by team-operator)";
+    assert_eq!(in_state(&end, "web-1", "gone").as_deref(), Some(held));
+    assert_eq!(w.pod("web-1").await.unwrap()["metadata"]["finalizers"], json!(["team.example/hold"]), "never stripped");
+    set(Value::Null).await;
+}
+
+async fn a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not(w: World) {
+    let hangs = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 1}});
+    w.gpu_pod("web-1", "n1", hangs).await;
+    let person = w.client("person").await;
+    let ready = async |word: &str| {
+        let path = format!("/api/v1/nodes/{}/status", w.name("n1"));
+        let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": word, "reason": "x", "message": "x"}]}});
+        raw::patch(&person, &path, raw::STRATEGIC_MERGE_PATCH, &conditions).await.expect(200);
+    };
+    ready("False").await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.sees(&w, "n1").await;
+    let (command, status, why) = overdue(&w, &mut spoke).await;
+    assert_eq!(status.state(), CommandState::Started, "{}", status.reason);
+    assert!(why.starts_with("still terminating"), "{why}");
+    ready("Unknown").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Failed);
+    assert!(
+        end.reason.contains("not drained: 0 of 1 pods gone") && end.reason.contains("/web-1: still terminating"),
+        "{}",
+        end.reason
+    );
+}
