@@ -18,13 +18,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    decide, metrics,
+    decide,
+    link::plausible,
+    metrics,
     sign::Signer,
     store::{
         self, Labelled as _,
         fault::{Standing, evidence_nodes, evidence_update},
         judgement::judgements_ask,
         moment,
+        session::session_hold,
     },
     wake::Wake,
 };
@@ -35,7 +38,7 @@ pub use inventory::Taken;
 const QUEUE: usize = 256;
 
 /// Where a batch comes from: a cluster, and the session whose ownership is checked in the same transaction.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// Whose faults; the only cluster that they may be of.
     pub cluster: ClusterId,
@@ -46,6 +49,12 @@ pub struct Origin {
 impl From<ClusterId> for Origin {
     fn from(cluster: ClusterId) -> Self {
         Self { cluster, session: None }
+    }
+}
+
+impl From<&ClusterId> for Origin {
+    fn from(cluster: &ClusterId) -> Self {
+        cluster.clone().into()
     }
 }
 
@@ -87,6 +96,9 @@ impl Ingest {
         if batch.faults.len() > limits::BATCH_FAULTS_MAX {
             return Err(Error::TooMany { what: "faults", count: batch.faults.len(), max: limits::BATCH_FAULTS_MAX });
         }
+        if batch.first_seq > plausible::SEQ_MAX {
+            return Err(Error::Invalid { what: "batch of faults", why: format!("no journal has a number {}", batch.first_seq) });
+        }
         let stream = StreamId::parse(&batch.stream_id)?;
         let (answer, answered) = oneshot::channel();
         let submission =
@@ -100,7 +112,7 @@ impl Ingest {
     /// # Errors
     /// As [`Ingest::submit`].
     pub async fn gap(&self, from: impl Into<Origin>, gap: v1::Gap) -> Result<v1::FaultAck, Error> {
-        if gap.from_seq == 0 || gap.to_seq < gap.from_seq {
+        if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > plausible::SEQ_MAX {
             return Err(Error::Invalid { what: "gap", why: format!("{} to {} is no range", gap.from_seq, gap.to_seq) });
         }
         let stream = StreamId::parse(&gap.stream_id)?;
@@ -111,23 +123,30 @@ impl Ingest {
         answered.await.map_err(|_| Error::Stopping)?
     }
 
-    /// Takes what the cluster's leader says of its nodes. Parts of a snapshot wait here for the last one.
+    /// Takes what the cluster's leader says of its nodes. Parts of a snapshot wait here for the last one, those of each
+    /// session by themselves.
     ///
     /// # Errors
-    /// When it could not be committed, or is no state.
-    pub async fn state(&self, cluster: ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
-        let taken = self.inventory.take(&self.pool, &cluster, state).await?;
+    /// When it could not be committed, is no state, or its session was taken over.
+    pub async fn state(&self, from: impl Into<Origin>, state: v1::ClusterState) -> Result<Taken, Error> {
+        let taken = self.inventory.take(&self.pool, &from.into(), state).await?;
         if taken == (Taken::Counts { due: true }) {
             self.wake.ingested.notify_one();
         }
         Ok(taken)
     }
 
+    /// Forgets what a session that is over has begun: the rest of its snapshot will not come.
+    pub fn forget(&self, from: &Origin) {
+        self.inventory.forget(from);
+    }
+
     /// Takes how known faults stand now.
     ///
     /// # Errors
-    /// When it could not be committed. Items that cannot be read are passed over.
-    pub async fn evidence(&self, cluster: ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
+    /// When it could not be committed, or its session was taken over. Items that cannot be read are passed over.
+    pub async fn evidence(&self, from: impl Into<Origin>, batch: v1::EvidenceBatch) -> Result<(), Error> {
+        let Origin { cluster, session } = from.into();
         if batch.items.len() > limits::EVIDENCE_MAX {
             return Err(Error::TooMany { what: "items of evidence", count: batch.items.len(), max: limits::EVIDENCE_MAX });
         }
@@ -139,6 +158,7 @@ impl Ingest {
             return Ok(());
         }
         let mut tx = self.pool.begin().await.label("evidence.begin")?;
+        session_hold(&mut tx, &cluster, session.as_ref()).await?;
         let nodes = evidence_nodes(&mut tx, &cluster, &items).await?;
         judgements_ask(&mut tx, &nodes, "evidence").await?;
         let now = moment::now(&mut tx).await?;

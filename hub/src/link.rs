@@ -6,6 +6,7 @@ pub mod clone;
 mod guard;
 pub mod hello;
 mod lanes;
+pub mod plausible;
 mod pulse;
 mod registry;
 mod seen;
@@ -160,23 +161,29 @@ impl Inner {
             cluster.id = %cluster, replica.id = %hello.replica, session.generation = attached.generation, spoke.version = hello.version,
             lease.transitions = hello.lease_transitions, "replica attached"
         );
-        // Welcome is the first message down whatever happens next. A lane that is new has room; it is closed when the replica
-        // has gone while the database was asked, and then its end is what comes up first.
-        let _ = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
+        // Welcome is the first message down whatever happens next. Lanes that are new have room; they are closed when the
+        // replica has gone while the database was asked, and then its end is what comes up first.
+        let mut begun = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
         if let Some(old) = self.registry.insert(&session) {
             old.finish("taken_over", Some(Goaway { reconnect_after_ms: 0, reason: "attached again".into() }));
         }
         if let Some(settings) = self.board.current() {
-            let _ = session.offer(Lane::Bulk, Message::Settings(settings));
+            begun = begun.and(session.offer(Lane::Bulk, Message::Settings(settings)));
         }
         if !attached.inventory_known || attached.term_raised {
-            let _ = session.offer(Lane::Control, Message::Resync(resync()));
+            begun = begun.and(session.offer(Lane::Control, Message::Resync(resync())));
+        }
+        if let Err(error) = begun {
+            // None of it is said again in a session: the next one begins with it.
+            tracing::warn!(cluster.id = %cluster, replica.id = %hello.replica, %error, "a session could not begin");
+            session.finish("closed", Some(goaway("what a session begins with could not be sent")));
         }
         let pulse = tokio::spawn(pulse::pulse(session.clone(), left));
         up::serve(&self, &session, up).await;
         session.finish("closed", None);
         pulse.abort();
         self.registry.remove(&session);
+        self.ingest.forget(&up::origin(&session));
         Box::pin(self.note_detached(&session)).await;
     }
 
@@ -249,6 +256,13 @@ fn refused(why: NotAttached, hello: &Hello, peer: &Peer) -> Refusal {
             }
             Refusal::ForeignUid { claimed: hello.kube_system_uid.clone() }
         }
+        NotAttached::Implausible { detail } => {
+            tracing::error!(
+                cluster.id = %hello.cluster, replica.id = %hello.replica, spoke.boot = hello.boot_id, peer.addr = %peer.addr(), detail,
+                "this replica says that it has seen what no hub can have given out: it is not attached, and nothing of it is believed"
+            );
+            Refusal::Implausible { detail }
+        }
         NotAttached::Quarantined { alarm: news, detail } => {
             if news {
                 alarm("boot_ids");
@@ -283,6 +297,8 @@ enum Refusal {
     ForeignUid { claimed: String },
     #[error("nobody attaches under this identity: {detail}")]
     Quarantined { detail: String },
+    #[error("it says what no hub can have given out: {detail}")]
+    Implausible { detail: String },
     #[error("this certificate was revoked")]
     Revoked,
     #[error("too many attach at once")]
@@ -297,6 +313,7 @@ impl Refusal {
             Self::NoHello => (RejectCode::Unspecified, RETRY_SOON, "no_hello"),
             Self::Hello(hello::Error::Foreign { .. }) | Self::ForeignUid { .. } => (RejectCode::Foreign, RETRY_LATE, "foreign"),
             Self::Hello(hello::Error::Field { .. } | hello::Error::Id(_)) => (RejectCode::Upgrade, RETRY_LATE, "invalid"),
+            Self::Implausible { .. } => (RejectCode::Unspecified, RETRY_LATE, "implausible"),
             Self::Quarantined { .. } => (RejectCode::Quarantined, RETRY_LATE, "quarantined"),
             Self::Revoked => (RejectCode::Revoked, RETRY_LATE, "revoked"),
             Self::Busy => (RejectCode::Busy, RETRY_CROWD, "busy"),

@@ -14,7 +14,7 @@ pub static HANDSHAKES: Family<2> = Family::counter(
 /// Attach attempts.
 pub static ATTACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_attaches_total",
-    "Attempts of spoke replicas to attach, by outcome (ok, foreign, quarantined, revoked, busy, invalid, no_hello, database).",
+    "Attempts of spoke replicas to attach, by outcome (ok, foreign, quarantined, revoked, implausible, busy, invalid, no_hello, database).",
     ["outcome"],
 );
 /// Sessions now.
@@ -33,7 +33,7 @@ pub static QUARANTINED: Gauge = Gauge::new(
 /// Why sessions ended.
 pub static DETACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_detaches_total",
-    "Sessions that ended, by cause (closed, dead, age, taken_over, stale, shutdown, protocol, database, certificate, revoked, quarantined).",
+    "Sessions that ended, by cause (closed, dead, stalled, age, taken_over, stale, shutdown, protocol, database, certificate, revoked, quarantined).",
     ["cause"],
 );
 /// Messages up.
@@ -61,7 +61,7 @@ pub static TEXTS_MENDED: Family<1> = Family::counter(
 /// Parts of messages that were passed over.
 pub static SET_ASIDE: Family<1> = Family::counter(
     "gpu_selfhealing_hub_items_set_aside_total",
-    "Parts of messages from spokes that could not be read and were passed over, by kind (node, evidence).",
+    "Parts of messages from spokes that could not be read and were passed over, by kind (node, evidence, undo).",
     ["kind"],
 );
 /// Judging.

@@ -20,12 +20,14 @@ use sqlx::{PgConnection, PgPool};
 pub use crate::store::report::{Report, Reported, StepReport};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    ingest::Origin,
     metrics,
     sign::Signer,
     store::{
         self, Labelled as _,
         judgement::{judgement_lock, judgements_ask},
         moment,
+        session::session_hold,
         settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, report_put},
     },
 };
@@ -33,20 +35,29 @@ pub use fold::{Fold, fold};
 pub use sweep::{run, sweep};
 use told::{Ended, Told};
 
-/// Takes one status. The answer follows the commit. With the signer, a command that is not known here, and comes with the
+/// Takes one status from a cluster, or from a session of it, which must still be its own. The answer follows the commit. With the signer, a command that is not known here, and comes with the
 /// bytes that this signer signed, is taken over first.
 ///
 /// # Errors
-/// When it could not be committed; the spoke reports it again.
-#[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %cluster, command.id = %status.command_id))]
+/// When it could not be committed, or its session was taken over; the spoke reports it again.
 pub async fn settle(
     pool: &PgPool,
-    cluster: &ClusterId,
+    from: impl Into<Origin>,
     status: v1::CommandStatus,
     signer: Option<&Signer>,
 ) -> Result<v1::StatusAck, Error> {
-    let (report, began) = (Report::of(&status), Instant::now());
+    take(pool, from.into(), status, signer).await
+}
+
+#[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %from.cluster, command.id = %status.command_id))]
+async fn take(pool: &PgPool, from: Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+    let (report, began, cluster) = (Report::of(&status), Instant::now(), &from.cluster);
+    if report.undo_unreadable {
+        metrics::SET_ASIDE.inc(["undo"]);
+        tracing::error!(cluster.id = %cluster, command.id = %status.command_id, "an undo record cannot be read: the spoke is told to keep it");
+    }
     let mut tx = pool.begin().await.label("settle.begin")?;
+    session_hold(&mut tx, cluster, from.session.as_ref()).await?;
     let (undo_kept, told) = match report.command {
         Some(id) => {
             let lost = signer.filter(|_| !status.envelope.is_empty()).map(|signer| (signer, status.envelope.as_ref()));
@@ -88,7 +99,7 @@ async fn known(
     let fold = fold(held.state, held.status_seq, report.reported, report.status_seq);
     report_put(conn, cluster, report, fold.effect()).await?;
     let state = match fold {
-        Fold::Stale => return Ok((held.undo_known || report.undo.is_none(), Told::Nothing)),
+        Fold::Stale => return Ok((held.undo_known || !report.undone(), Told::Nothing)),
         Fold::NotNow => {
             command_not_now(conn, cluster, id, report, now).await?;
             return Ok((true, Told::Nothing));
@@ -98,7 +109,7 @@ async fn known(
     command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
     audit::append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
-    Ok((true, ended(cluster, id, held, report, state)))
+    Ok((held.undo_known || !report.undo_unreadable, ended(cluster, id, held, report, state)))
 }
 
 fn ended(cluster: &ClusterId, command: CommandId, held: Held, report: &Report, to: CommandState) -> Told {
@@ -123,7 +134,7 @@ fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold:
         incident: Some(held.incident),
         body: json!({
             "from": held.state.as_str(), "to": report.reported.word(), "status_seq": report.status_seq, "refusal": report.refusal,
-            "reason": report.reason, "steps": report.steps, "undo": report.undo, "lease_transitions": report.lease_transitions,
+            "reason": report.reason, "steps": report.steps, "undo": report.undo, "undo_unreadable": report.undo_unreadable, "lease_transitions": report.lease_transitions,
         }),
     }
 }

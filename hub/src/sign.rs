@@ -23,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::audit::{Entry, Kind};
 pub use crate::store::command::Signed;
 pub use key::Key;
-pub use stage::Stage;
+pub use stage::{Complained, Stage};
 
 /// Signs. Its key is behind it and nowhere else.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use gpuheal_hub_core::{decide::RequestOutcome, snapshot::Request};
 use gpuheal_proto::{
     bytes_text::clip,
-    ids::{ClusterId, CommandId},
+    ids::{ClusterId, CommandId, ReplicaId},
     words::Action,
 };
 use serde_json::json;
@@ -19,6 +19,7 @@ use crate::{
         moment,
         node::node_by_name,
         process::{Answered, NewAnswer, process_insert, process_load},
+        session::session_hold,
     },
 };
 
@@ -79,13 +80,22 @@ pub struct Answer {
 /// # Errors
 /// When the database fails: then nothing was done, and the same request may be made again.
 pub async fn process(pool: &PgPool, request: &ManualRequest) -> Result<Answer, Error> {
+    process_of(pool, request, None).await
+}
+
+/// The same for what came over a session, which must still be its cluster's own in the transaction that decides.
+pub(super) async fn process_of(
+    pool: &PgPool,
+    request: &ManualRequest,
+    session: Option<&(ReplicaId, u64)>,
+) -> Result<Answer, Error> {
     if let Some(why) = nonsense(request) {
         return Ok(Answer { outcome: Outcome::Invalid, command: None, reason: why });
     }
-    let mut outcome = once(pool, request).await;
+    let mut outcome = once(pool, request, session).await;
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = once(pool, request).await,
+            Err(error) if error.transient() => outcome = once(pool, request, session).await,
             Ok(_) | Err(_) => break,
         }
     }
@@ -111,9 +121,10 @@ fn nonsense(request: &ManualRequest) -> Option<String> {
     named.iter().find(|(_, text)| text.is_empty()).map(|(field, _)| format!("{field}: it is empty"))
 }
 
-async fn once(pool: &PgPool, request: &ManualRequest) -> Result<Answer, Error> {
+async fn once(pool: &PgPool, request: &ManualRequest, session: Option<&(ReplicaId, u64)>) -> Result<Answer, Error> {
     let mut tx = pool.begin().await.label("process.begin")?;
     let cluster = &request.cluster;
+    session_hold(&mut tx, cluster, session).await?;
     if let Some(before) = process_load(&mut tx, cluster, &request.request_id).await? {
         return Ok(again(request, before));
     }

@@ -5,14 +5,21 @@ use sqlx::PgPool;
 
 use super::{
     Error,
-    process::{Answer, ManualRequest, Outcome, process},
+    process::{Answer, ManualRequest, Outcome, process, process_of},
 };
+use crate::ingest::Origin;
 
-/// A request that arrived at a spoke's own endpoint. The spoke can ask for its own cluster alone.
+/// A request that arrived at a spoke's own endpoint. The spoke can ask for its own cluster alone, and over a session that is
+/// its own.
 ///
 /// # Errors
-/// When the database fails.
-pub async fn process_from_spoke(pool: &PgPool, cluster: &ClusterId, request: link::Process) -> Result<link::ProcessResult, Error> {
+/// When the database fails, or the session was taken over.
+pub async fn process_from_spoke(
+    pool: &PgPool,
+    from: impl Into<Origin>,
+    request: link::Process,
+) -> Result<link::ProcessResult, Error> {
+    let Origin { cluster, session } = from.into();
     let action = match link::ProcessAction::try_from(request.action) {
         Ok(link::ProcessAction::Mark) => Some(Action::Mark),
         Ok(link::ProcessAction::Evict) => Some(Action::Evict),
@@ -31,7 +38,7 @@ pub async fn process_from_spoke(pool: &PgPool, cluster: &ClusterId, request: lin
                 caller: format!("spoke/{cluster}/{}", request.caller),
                 override_cooldown: false,
             };
-            process(pool, &manual).await?
+            process_of(pool, &manual, session.as_ref()).await?
         }
         None => unknown_action(),
     };

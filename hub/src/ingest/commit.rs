@@ -164,7 +164,7 @@ async fn take(
 ) -> Result<(), Error> {
     let (cluster, stream) = (&submission.from.cluster, &submission.stream);
     let Some(mark) = marks.get_mut(&mark_key(submission)) else { return Ok(()) };
-    if submission.first_seq > mark.upto + 1 {
+    if submission.first_seq > mark.upto.saturating_add(1) {
         return Ok(());
     }
     if let Some(gap) = submission.gap.as_ref().filter(|gap| gap.to_seq > mark.upto) {
@@ -196,7 +196,7 @@ async fn take(
         }
         tally.moved(stream, seq - 1, seq);
     }
-    let end = submission.first_seq + submission.faults.len() as u64;
+    let end = submission.first_seq.saturating_add(submission.faults.len() as u64);
     mark.upto = mark.upto.max(end.saturating_sub(1));
     Ok(())
 }

@@ -19,9 +19,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::{PgConnection, PgPool};
 
-use super::Error;
+use super::{Error, Origin};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
+    link::plausible,
     metrics,
     store::{
         Labelled as _,
@@ -32,6 +33,7 @@ use crate::{
             nodes_upsert, plan_revs_adopt, size_count, state_advance, state_head_lock,
         },
         pool::hub_term_raise,
+        session::session_hold,
     },
 };
 
@@ -61,10 +63,10 @@ pub enum Taken {
     Unfounded,
 }
 
-/// Snapshots that have begun.
+/// Snapshots that have begun, by the session that tells them: what an older leader still sends touches nothing of the new one's.
 #[derive(Default)]
 pub(super) struct Assembly {
-    open: Mutex<BTreeMap<ClusterId, Open>>,
+    open: Mutex<BTreeMap<Origin, Open>>,
 }
 
 struct Open {
@@ -87,14 +89,19 @@ struct Change {
 
 impl Assembly {
     /// Takes one message.
-    pub(super) async fn take(&self, pool: &PgPool, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
-        match self.change(cluster, state)? {
-            Some(change) => apply(pool, cluster, change).await,
+    pub(super) async fn take(&self, pool: &PgPool, from: &Origin, state: v1::ClusterState) -> Result<Taken, Error> {
+        match self.change(from, state)? {
+            Some(change) => apply(pool, from, change).await,
             None => Ok(Taken::Part),
         }
     }
 
-    fn change(&self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Option<Change>, Error> {
+    /// What a session has begun and will not end.
+    pub(super) fn forget(&self, from: &Origin) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(from);
+    }
+
+    fn change(&self, from: &Origin, state: v1::ClusterState) -> Result<Option<Change>, Error> {
         use v1::cluster_state::Body;
         let change = Change {
             lease_transitions: state.lease_transitions,
@@ -119,7 +126,7 @@ impl Assembly {
             }
             Some(Body::Snapshot(part)) => {
                 bounded(part.nodes.len())?;
-                let Some(parts) = self.assemble(cluster, state.lease_transitions, part)? else { return Ok(None) };
+                let Some(parts) = self.assemble(from, state.lease_transitions, part)? else { return Ok(None) };
                 let mut whole = Change { whole: true, ..change };
                 for part in parts {
                     whole.nodes.extend(part.nodes);
@@ -135,7 +142,7 @@ impl Assembly {
     /// All parts once the last is there. A first part begins anew; one out of turn forgets what was begun.
     fn assemble(
         &self,
-        cluster: &ClusterId,
+        from: &Origin,
         lease_transitions: u64,
         part: v1::SnapshotPart,
     ) -> Result<Option<Vec<v1::SnapshotPart>>, Error> {
@@ -147,20 +154,20 @@ impl Assembly {
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if part.part == 1 {
-            open.insert(cluster.clone(), Open { lease_transitions, parts: part.parts, taken: Vec::new() });
+            open.insert(from.clone(), Open { lease_transitions, parts: part.parts, taken: Vec::new() });
         }
         let (number, parts) = (part.part, part.parts);
         let fits = |begun: &Open| {
             begun.lease_transitions == lease_transitions && begun.parts == parts && begun.taken.len() + 1 == number as usize
         };
-        match open.get_mut(cluster) {
+        match open.get_mut(from) {
             Some(begun) if fits(begun) => begun.taken.push(part),
             Some(_) | None => {
-                open.remove(cluster);
+                open.remove(from);
                 return Err(Error::Invalid { what: "snapshot", why: format!("part {number} of {parts} is out of turn") });
             }
         }
-        Ok(if number == parts { open.remove(cluster).map(|begun| begun.taken) } else { None })
+        Ok(if number == parts { open.remove(from).map(|begun| begun.taken) } else { None })
     }
 }
 
@@ -186,7 +193,8 @@ fn unfit(change: &Change, head: &StateHead) -> Option<Taken> {
     }
 }
 
-async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<Taken, Error> {
+async fn apply(pool: &PgPool, from: &Origin, change: Change) -> Result<Taken, Error> {
+    let cluster = &from.cluster;
     let (mut rows, aside) = readable(cluster, &change.nodes);
     rows.sort_by(|one, other| one.node_uid.cmp(&other.node_uid));
     rows.dedup_by(|one, other| one.node_uid == other.node_uid);
@@ -204,6 +212,8 @@ async fn apply(pool: &PgPool, cluster: &ClusterId, change: Change) -> Result<Tak
     uids.sort_unstable();
     nodes_lock(&mut tx, cluster, &uids).await?;
     let head = state_head_lock(&mut tx, cluster).await?;
+    // After the cluster's row, as an attach takes them.
+    session_hold(&mut tx, cluster, from.session.as_ref()).await?;
     if let Some(unfit) = unfit(&change, &head) {
         let (spoke_seq, lead_term, known_seq, known_term) =
             (change.seq, change.lease_transitions, head.seq, head.lease_transitions);
@@ -318,7 +328,7 @@ fn readable(cluster: &ClusterId, nodes: &[v1::NodeState]) -> (Vec<NodeRow>, Vec<
             Err(error) => aside.push(Aside {
                 name: clip(&node.name, limits::SOURCE_BYTES_MAX).to_owned(),
                 uid: clip(&node.uid, limits::SOURCE_BYTES_MAX).to_owned(),
-                why: error.to_string(),
+                why: error,
             }),
         }
     }
@@ -329,11 +339,15 @@ fn readable(cluster: &ClusterId, nodes: &[v1::NodeState]) -> (Vec<NodeRow>, Vec<
     (rows, aside)
 }
 
-fn row(node: &v1::NodeState) -> Result<NodeRow, ParseIdError> {
+fn row(node: &v1::NodeState) -> Result<NodeRow, String> {
     let mark = node.mark.as_ref();
+    let id = |error: ParseIdError| error.to_string();
+    if node.plan_revision > plausible::SEQ_MAX {
+        return Err(format!("its plan revision {} was never given out", node.plan_revision));
+    }
     Ok(NodeRow {
-        node_uid: NodeUid::parse(&node.uid)?,
-        node_name: NodeName::parse(&node.name)?,
+        node_uid: NodeUid::parse(&node.uid).map_err(id)?,
+        node_name: NodeName::parse(&node.name).map_err(id)?,
         boot_id: node.boot_id.clone(),
         created_ms: node.created_unix_ms.clamp(0, MOMENT_MS_MAX),
         labels: json!(node.labels),
@@ -357,7 +371,7 @@ fn row(node: &v1::NodeState) -> Result<NodeRow, ParseIdError> {
         cordoned_by_us: mark.is_some_and(|mark| mark.cordoned_by_us),
         mark_incident_id: mark.map(|mark| mark.incident_id.clone()).unwrap_or_default(),
         last_process_ms: mark.map(|mark| mark.last_process_unix_ms).filter(|ms| *ms > 0).map(|ms| ms.min(MOMENT_MS_MAX)),
-        plan_revision: node.plan_revision.min(i64::MAX.unsigned_abs()),
+        plan_revision: node.plan_revision,
         opted_out: node.opted_out,
         foreign_markers: node.foreign_markers.clone(),
         gpu_pods: node
@@ -376,9 +390,33 @@ mod tests {
         v1::SnapshotPart { part, parts, ..Default::default() }
     }
 
+    /// One session of a replica of c1.
+    fn of(generation: u64) -> Origin {
+        let session = Some((gpuheal_proto::ids::ReplicaId::parse("r0").unwrap(), generation));
+        Origin { cluster: ClusterId::parse("c1").unwrap(), session }
+    }
+
+    #[test]
+    fn what_an_older_session_still_sends_costs_the_new_one_nothing_of_its_snapshot() {
+        let (assembly, old, new) = (Assembly::default(), of(1), of(2));
+        assert!(assembly.assemble(&old, 1, part(1, 3)).unwrap().is_none());
+        assert!(assembly.assemble(&new, 2, part(1, 2)).unwrap().is_none());
+        assert!(assembly.assemble(&old, 1, part(2, 3)).unwrap().is_none(), "its own goes on");
+        assert!(assembly.assemble(&old, 1, part(2, 3)).is_err(), "out of turn");
+        assert_eq!(assembly.assemble(&new, 2, part(2, 2)).unwrap().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_a_session_began_is_forgotten_when_it_ends() {
+        let assembly = Assembly::default();
+        assert!(assembly.assemble(&of(1), 1, part(1, 2)).unwrap().is_none());
+        assembly.forget(&of(1));
+        assert!(assembly.open.lock().unwrap().is_empty());
+    }
+
     #[test]
     fn a_snapshot_counts_when_its_last_part_is_there() {
-        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        let (assembly, cluster) = (Assembly::default(), of(1));
         assert!(assembly.assemble(&cluster, 1, part(1, 3)).unwrap().is_none());
         assert!(assembly.assemble(&cluster, 1, part(2, 3)).unwrap().is_none());
         assert_eq!(assembly.assemble(&cluster, 1, part(3, 3)).unwrap().unwrap().len(), 3);
@@ -386,7 +424,7 @@ mod tests {
 
     #[test]
     fn parts_of_two_leaders_never_make_one_snapshot() {
-        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        let (assembly, cluster) = (Assembly::default(), of(1));
         assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
         assert!(assembly.assemble(&cluster, 2, part(2, 2)).is_err());
         assert!(assembly.assemble(&cluster, 1, part(2, 2)).is_err(), "what was begun is forgotten");
@@ -394,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_first_part_begins_anew_and_endless_parts_are_refused() {
-        let (assembly, cluster) = (Assembly::default(), ClusterId::parse("c1").unwrap());
+        let (assembly, cluster) = (Assembly::default(), of(1));
         assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
         assert!(assembly.assemble(&cluster, 1, part(1, 2)).unwrap().is_none());
         assert!(assembly.assemble(&cluster, 1, part(2, 2)).unwrap().is_some());

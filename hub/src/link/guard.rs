@@ -9,7 +9,7 @@ use gpuheal_proto::link::v1::attach_response::Message;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
-use super::{goaway_long, lanes::Lane, registry::Registry};
+use super::{goaway, goaway_long, lanes::Lane, registry::Registry};
 use crate::{
     identity::denied::DenyList,
     metrics,
@@ -79,8 +79,10 @@ impl Guard {
             "the database's epoch has risen: every cluster is asked for all that it has"
         );
         for session in sessions {
-            // A lane without room belongs to a spoke that does not read: its session will not last, and the next one asks.
-            let _ = session.offer(Lane::Control, Message::Resync(super::resync()));
+            // A lane without room belongs to a spoke that does not read. It would never be asked again: the next session asks.
+            if session.offer(Lane::Control, Message::Resync(super::resync())).is_err() {
+                session.finish("stalled", Some(goaway("it could not be asked for all that it has")));
+            }
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What goes down to one spoke: four bounded lanes, control before cancel before command before bulk, of which bulk gets
-//! every sixteenth turn. A message that cannot be sent is set aside at the door and never blocks the rest.
+//! every sixteenth turn. A message that cannot be sent is set aside at the door and never blocks the rest. Knows for how
+//! long nothing was taken of what waits; whoever asks decides what that means.
 
 use std::{
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures::Stream;
@@ -12,7 +15,10 @@ use gpuheal_proto::{
     link::v1::{AttachResponse, attach_response::Message},
 };
 use prost::Message as _;
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::Instant,
+};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 
@@ -77,13 +83,31 @@ pub enum Refused {
 /// and nearly all of it stays empty: boxed, that is a kilobyte and not twenty.
 type Waiting = Box<AttachResponse>;
 
+/// When the transport last took a message, or the first of those that wait was put there.
+#[derive(Clone, Debug)]
+struct Moved(Arc<Mutex<Instant>>);
+
+impl Moved {
+    fn now(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn ago(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
 /// The hub's end of the lanes.
 #[derive(Debug)]
-pub(super) struct Lanes([mpsc::Sender<Waiting>; 4]);
+pub(super) struct Lanes {
+    lanes: [mpsc::Sender<Waiting>; 4],
+    moved: Moved,
+}
 
 /// The stream's end of them.
 pub(super) struct Down {
     lanes: [mpsc::Receiver<Waiting>; 4],
+    moved: Moved,
     turns_since_bulk: u32,
     end: Pin<Box<WaitForCancellationFutureOwned>>,
     gone: CancellationToken,
@@ -92,16 +116,23 @@ pub(super) struct Down {
 /// Lanes that end, control's last words included, once `end` is called.
 pub(super) fn lanes(end: &CancellationToken) -> (Lanes, Down) {
     let [a, b, c, d] = Lane::ALL.map(|lane| mpsc::channel(lane.capacity()));
-    let down =
-        Down { lanes: [a.1, b.1, c.1, d.1], turns_since_bulk: 0, end: Box::pin(end.clone().cancelled_owned()), gone: end.clone() };
-    (Lanes([a.0, b.0, c.0, d.0]), down)
+    let moved = Moved(Arc::new(Mutex::new(Instant::now())));
+    let down = Down {
+        lanes: [a.1, b.1, c.1, d.1],
+        moved: moved.clone(),
+        turns_since_bulk: 0,
+        end: Box::pin(end.clone().cancelled_owned()),
+        gone: end.clone(),
+    };
+    (Lanes { lanes: [a.0, b.0, c.0, d.0], moved }, down)
 }
 
 impl Lanes {
     /// Puts a message on a lane if there is room.
     pub(super) fn offer(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        self.begin();
         let outcome = fit(message).and_then(|message| {
-            self.0[lane as usize].try_send(message).map_err(|error| match error {
+            self.lanes[lane as usize].try_send(message).map_err(|error| match error {
                 TrySendError::Full(_) => Refused::Full,
                 TrySendError::Closed(_) => Refused::Closed,
             })
@@ -111,11 +142,28 @@ impl Lanes {
 
     /// Puts a message on a lane, waiting for room as long as the stream lives.
     pub(super) async fn send(&self, lane: Lane, message: Message) -> Result<(), Refused> {
+        self.begin();
         let outcome = match fit(message) {
-            Ok(message) => self.0[lane as usize].send(message).await.map_err(|_| Refused::Closed),
+            Ok(message) => self.lanes[lane as usize].send(message).await.map_err(|_| Refused::Closed),
             Err(refused) => Err(refused),
         };
         count(lane, outcome)
+    }
+
+    /// For how long nothing was taken of what waits; none at all waits for nothing.
+    pub(super) fn stalled_for(&self) -> Duration {
+        if self.empty() { Duration::ZERO } else { self.moved.ago() }
+    }
+
+    fn empty(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.capacity() == lane.max_capacity())
+    }
+
+    /// What is put on empty lanes begins to wait now.
+    fn begin(&self) {
+        if self.empty() {
+            self.moved.now();
+        }
     }
 }
 
@@ -138,7 +186,10 @@ fn count(lane: Lane, outcome: Result<(), Refused>) -> Result<(), Refused> {
 impl Down {
     fn take(&mut self, lane: Lane, cx: &mut Context<'_>) -> Option<Waiting> {
         match self.lanes[lane as usize].poll_recv(cx) {
-            Poll::Ready(message) => message,
+            Poll::Ready(message) => {
+                self.moved.now();
+                message
+            }
             Poll::Pending => None,
         }
     }
@@ -239,6 +290,25 @@ mod tests {
         }
         assert_eq!(lanes.offer(Lane::Command, command(0)), Err(Refused::Full));
         lanes.offer(Lane::Control, Message::Heartbeat(Heartbeat::default())).unwrap();
+    }
+
+    #[tokio::test]
+    async fn lanes_stall_while_something_waits_and_nothing_of_it_is_taken() {
+        let (pause, (lanes, mut down)) = (Duration::from_millis(20), lanes(&CancellationToken::new()));
+        tokio::time::sleep(pause).await;
+        assert_eq!(lanes.stalled_for(), Duration::ZERO, "nothing waits");
+        let moved = || *lanes.moved.0.lock().unwrap();
+        lanes.offer(Lane::Command, command(1)).unwrap();
+        let put = moved();
+        tokio::time::sleep(pause).await;
+        lanes.offer(Lane::Control, Message::Heartbeat(Heartbeat::default())).unwrap();
+        assert!(lanes.stalled_for() >= pause && moved() == put, "what comes after it is no progress");
+        assert_eq!(names(&mut down, 1).await, ["control"]);
+        assert!(moved() >= put + pause, "what is taken is");
+        tokio::time::sleep(pause).await;
+        assert!(lanes.stalled_for() >= pause);
+        assert_eq!(names(&mut down, 1).await, ["command"]);
+        assert_eq!(lanes.stalled_for(), Duration::ZERO);
     }
 
     #[tokio::test]

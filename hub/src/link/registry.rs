@@ -130,6 +130,11 @@ impl Session {
         self.lanes.send(lane, message).await
     }
 
+    /// For how long its peer has taken nothing of what waits for it.
+    pub(super) fn stalled_for(&self) -> Duration {
+        self.lanes.stalled_for()
+    }
+
     /// As deliver asks the database about it.
     #[must_use]
     pub fn leading(&self) -> Leading {

@@ -17,7 +17,7 @@ use tonic::{Code, Status, Streaming};
 use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
 use crate::{
     decide, fit,
-    ingest::{Origin, Taken},
+    ingest::{self, Origin, Taken},
     metrics, settle,
     store::{
         self,
@@ -140,12 +140,12 @@ async fn take(inner: &Inner, session: &Session, flow: &Flow, message: Up) -> Res
         Up::Hello(_) => Err(Error::Protocol("a second hello")),
         Up::FaultBatch(batch) => faults(inner, session, batch).await,
         Up::Gap(gap) => {
-            let ack = inner.ingest.gap(origin(session), gap).await.map_err(stage)?;
+            let ack = inner.ingest.gap(origin(session), gap).await?;
             reply(session, Message::FaultAck(ack)).await
         }
         Up::ClusterState(state) => cluster_state(inner, session, flow, state).await,
         Up::Evidence(batch) if batch.items.len() > limits::EVIDENCE_MAX => Err(Error::Protocol("evidence over its limit")),
-        Up::Evidence(batch) => inner.ingest.evidence(session.cluster().clone(), batch).await.map_err(stage),
+        Up::Evidence(batch) => Ok(inner.ingest.evidence(origin(session), batch).await?),
         Up::CommandStatus(status) => command_status(inner, session, status).await,
         Up::Process(request) => process(inner, session, request).await,
         Up::SettingsAck(ack) => settings(inner, session, ack).await,
@@ -160,7 +160,7 @@ async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Resu
     metrics::FAULTS.add(batch.faults.len() as u64);
     let arrived = Instant::now();
     dies_at!("ingest.received");
-    let ack = inner.ingest.submit(origin(session), batch).await.map_err(stage)?;
+    let ack = inner.ingest.submit(origin(session), batch).await?;
     metrics::ACK_SECONDS.observe(arrived.elapsed());
     reply(session, Message::FaultAck(ack)).await
 }
@@ -169,7 +169,7 @@ async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Resu
 /// under way meanwhile are as unfounded.
 async fn cluster_state(inner: &Inner, session: &Session, flow: &Flow, state: v1::ClusterState) -> Result<(), Error> {
     let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
-    match inner.ingest.state(session.cluster().clone(), state).await.map_err(stage)? {
+    match inner.ingest.state(origin(session), state).await? {
         Taken::Counts { .. } if whole => flow.snapshot_asked.store(false, Ordering::Relaxed),
         Taken::Unfounded if !flow.snapshot_asked.swap(true, Ordering::Relaxed) => {
             tracing::info!(cluster.id = %session.cluster(), replica.id = %session.replica(), "a change of an unknown state, all of it is asked for");
@@ -181,7 +181,7 @@ async fn cluster_state(inner: &Inner, session: &Session, flow: &Flow, state: v1:
 }
 
 async fn command_status(inner: &Inner, session: &Session, status: v1::CommandStatus) -> Result<(), Error> {
-    match settle::settle(&inner.pool, session.cluster(), status, Some(inner.board.signer())).await {
+    match settle::settle(&inner.pool, origin(session), status, Some(inner.board.signer())).await {
         Ok(ack) => {
             metrics::STATUSES.inc(["acked"]);
             inner.wake.settled.notify_one();
@@ -189,14 +189,14 @@ async fn command_status(inner: &Inner, session: &Session, status: v1::CommandSta
         }
         Err(error) => {
             metrics::STATUSES.inc(["failed"]);
-            Err(stage(error))
+            Err(error.into())
         }
     }
 }
 
 async fn process(inner: &Inner, session: &Session, request: v1::Process) -> Result<(), Error> {
     let request_id = request.request_id.clone();
-    let result = decide::process_from_spoke(&inner.pool, session.cluster(), request).await.map_err(stage)?;
+    let result = decide::process_from_spoke(&inner.pool, origin(session), request).await?;
     inner.wake.decided.notify_one();
     reply(session, Message::ProcessResult(v1::ProcessResult { request_id, ..result })).await
 }
@@ -231,12 +231,12 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
     Ok(())
 }
 
-/// Faults are taken only while this session owns its replica's stream: that is looked at in the transaction that keeps them.
-fn origin(session: &Session) -> Origin {
+/// Whatever comes is taken only while this session owns its replica's stream: that is looked at in the transaction that keeps it.
+pub(super) fn origin(session: &Session) -> Origin {
     Origin { cluster: session.cluster().clone(), session: Some((session.replica().clone(), session.generation())) }
 }
 
-/// Answers wait for room: a spoke that does not read its acks is not read from either.
+/// Answers wait for room: a spoke that does not read its acks is not read from either, and its pulse ends it.
 async fn reply(session: &Session, message: Message) -> Result<(), Error> {
     let sent = session.end().run_until_cancelled(session.send(Lane::Control, message)).await;
     sent.unwrap_or(Ok(())).map_err(|_| Error::Closed)
@@ -248,7 +248,32 @@ fn stage(error: impl std::error::Error) -> Error {
 
 impl From<store::Error> for Error {
     fn from(error: store::Error) -> Self {
-        stage(error)
+        if matches!(error, store::Error::TakenOver { .. }) { Self::Stale } else { stage(error) }
+    }
+}
+
+impl From<ingest::Error> for Error {
+    fn from(error: ingest::Error) -> Self {
+        match error {
+            ingest::Error::TakenOver { .. } => Self::Stale,
+            ingest::Error::Store(error) => error.into(),
+            other => stage(other),
+        }
+    }
+}
+
+impl From<settle::Error> for Error {
+    fn from(settle::Error::Store(error): settle::Error) -> Self {
+        error.into()
+    }
+}
+
+impl From<decide::Error> for Error {
+    fn from(error: decide::Error) -> Self {
+        match error {
+            decide::Error::Store(error) => error.into(),
+            other => stage(other),
+        }
     }
 }
 
@@ -259,7 +284,7 @@ enum Error {
     Protocol(&'static str),
     #[error("not committed: {0}")]
     Stage(String),
-    #[error("another hub has this session")]
+    #[error("this session is over: it was taken over, or its identity counts no longer")]
     Stale,
     #[error("stream is closed")]
     Closed,

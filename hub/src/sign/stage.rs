@@ -9,19 +9,24 @@ use gpuheal_proto::ids::{ClusterId, CommandId};
 use serde_json::json;
 use sqlx::{PgConnection, PgPool};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::Signer;
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     chain::chain,
     metrics,
-    store::{self, Labelled as _, moment, outbox, pool::answered},
+    store::{
+        self, Labelled as _, moment,
+        outbox::{self, CalledOff, RowError, SignedCancel},
+        pool::answered,
+    },
     wake::Wake,
 };
 
 /// Commands in one transaction: at about 2 KiB each half a megabyte, signed in 10 ms.
 const ROUND_MAX: i64 = 256;
-/// Commands that are known to be unsignable and were complained about; then the list starts anew.
+/// Commands and cancellations that are known to be unsignable and were complained about; then the list starts anew.
 const COMPLAINED_MAX: usize = 1024;
 
 /// What the stage works with.
@@ -38,7 +43,7 @@ pub struct Stage {
 impl Stage {
     /// Signs until told to stop. A failed round is tried again at the next poll.
     pub async fn run(self, stop: CancellationToken) {
-        let mut complained = BTreeSet::new();
+        let mut complained = Complained::default();
         loop {
             let done = match answered("sign.round", self.round(&mut complained)).await {
                 Ok(done) => done,
@@ -65,18 +70,16 @@ impl Stage {
     /// # Errors
     /// When the database fails: nothing was stored then.
     #[tracing::instrument(name = "hub.sign", skip_all)]
-    pub async fn round(&self, complained: &mut BTreeSet<CommandId>) -> Result<usize, store::Error> {
+    pub async fn round(&self, complained: &mut Complained) -> Result<usize, store::Error> {
         let mut tx = self.pool.begin().await.label("sign.begin")?;
         let proposed = outbox::proposed_claim(&mut tx, ROUND_MAX).await.label("sign.claim")?;
-        let mut signed = Vec::with_capacity(proposed.len());
+        let (mut signed, mut off) = (Vec::with_capacity(proposed.len()), Vec::new());
         let mut entries: BTreeMap<ClusterId, Vec<Entry>> = BTreeMap::new();
         for row in proposed {
             dies_at!("sign.before");
-            let made = row.command.map_err(|error| (row.command_id, chain(&error).to_string(), "invalid")).and_then(|command| {
-                self.signer
-                    .command(&command)
-                    .map(|made| (command, made))
-                    .map_err(|error| (row.command_id, chain(&error).to_string(), error.cause()))
+            let made = row.command.map_err(Unsigned::from).and_then(|command| {
+                let made = self.signer.command(&command)?;
+                Ok((command, made))
             });
             match made {
                 Ok((command, made)) => {
@@ -84,40 +87,57 @@ impl Stage {
                     entries.entry(command.audience.clone()).or_default().push(self.signer.entry(&command, &made));
                     signed.push((command.audience, command.id, made));
                 }
-                Err((id, error, cause)) => complain(complained, id, &error, cause),
+                Err(error) => {
+                    complain(complained, "command", row.key.1, &error);
+                    off.push(row.key);
+                }
             }
         }
         outbox::signed_store(&mut tx, &signed, self.signer.keyid(), self.signer.key_epoch()).await.label("sign.store")?;
-        let cancelled = self.cancels(&mut tx, &mut entries).await?;
+        let cancelled = self.cancels(&mut tx, &mut entries, complained, &mut off).await?;
+        outbox::sign_put_off(&mut tx, &off).await.label("sign.put_off")?;
         audit(&mut tx, &entries).await?;
         tx.commit().await.label("sign.commit")?;
         metrics::SIGNED.add(["command"], signed.len() as u64);
+        metrics::SIGNED.add(["cancel"], cancelled as u64);
         Ok(signed.len() + cancelled)
     }
 
-    async fn cancels(&self, tx: &mut PgConnection, entries: &mut BTreeMap<ClusterId, Vec<Entry>>) -> Result<usize, store::Error> {
+    async fn cancels(
+        &self,
+        tx: &mut PgConnection,
+        entries: &mut BTreeMap<ClusterId, Vec<Entry>>,
+        complained: &mut Complained,
+        off: &mut Vec<outbox::Key>,
+    ) -> Result<usize, store::Error> {
         let asked = outbox::cancel_claim(tx, ROUND_MAX).await.label("sign.cancel_claim")?;
         let mut signed = Vec::with_capacity(asked.len());
-        for (cluster, id, incident, body) in asked {
-            match self.signer.cancel(&body) {
-                Ok(made) => {
-                    entries.entry(cluster.clone()).or_default().push(Entry {
+        for CalledOff { key, incident, body } in asked {
+            let made = body.map_err(Unsigned::from).and_then(|body| {
+                let cluster = ClusterId::parse(&body.audience).map_err(RowError::from)?;
+                let made = self.signer.cancel(&body)?;
+                Ok((cluster, body, made))
+            });
+            match made {
+                Ok((cluster, body, made)) => {
+                    entries.entry(cluster).or_default().push(Entry {
                         kind: Kind::CancelSigned,
                         actor: "hub/sign".to_owned(),
-                        subject: format!("command/{id}"),
+                        subject: format!("command/{}", CommandId::from_uuid(key.1)),
                         incident: Some(incident),
-                        body: json!({"sha256": made.sha256, "key_id": self.signer.keyid(), "reason": body.reason}),
+                        body: json!({
+                            "sha256": made.sha256, "key_id": self.signer.keyid(), "hub_term": body.hub_term, "reason": body.reason,
+                        }),
                     });
-                    signed.push((cluster, id, made));
+                    signed.push(SignedCancel { key, hub_term: body.hub_term, envelope: made.envelope });
                 }
                 Err(error) => {
-                    metrics::SIGN_FAILURES.inc([error.cause()]);
-                    tracing::error!(command.id = %id, error = %chain(&error), "cancellation cannot be signed");
+                    complain(complained, "cancellation", key.1, &error);
+                    off.push(key);
                 }
             }
         }
         outbox::cancel_store(tx, &signed).await.label("sign.cancel_store")?;
-        metrics::SIGNED.add(["cancel"], signed.len() as u64);
         Ok(signed.len())
     }
 }
@@ -134,13 +154,34 @@ async fn audit(tx: &mut PgConnection, entries: &BTreeMap<ClusterId, Vec<Entry>>)
     Ok(())
 }
 
-/// Once per command: it stays proposed, blocks nobody and expires in time.
-fn complain(complained: &mut BTreeSet<CommandId>, id: CommandId, error: &str, cause: &'static str) {
+/// Why a row was not signed.
+#[derive(Debug, thiserror::Error)]
+enum Unsigned {
+    #[error("its row cannot be read")]
+    Row(#[from] RowError),
+    #[error(transparent)]
+    Signer(#[from] super::Error),
+}
+
+impl Unsigned {
+    const fn cause(&self) -> &'static str {
+        match self {
+            Self::Row(_) => "invalid",
+            Self::Signer(error) => error.cause(),
+        }
+    }
+}
+
+/// What was complained about: commands and cancellations, each once, however often it is tried.
+pub type Complained = BTreeSet<(&'static str, Uuid)>;
+
+/// It stays unsigned, blocks nobody and expires in time.
+fn complain(complained: &mut Complained, what: &'static str, id: Uuid, error: &Unsigned) {
     if complained.len() >= COMPLAINED_MAX {
         complained.clear();
     }
-    if complained.insert(id) {
-        metrics::SIGN_FAILURES.inc([cause]);
-        tracing::error!(command.id = %id, error, "command cannot be signed and will expire");
+    if complained.insert((what, id)) {
+        metrics::SIGN_FAILURES.inc([error.cause()]);
+        tracing::error!(command.id = %CommandId::from_uuid(id), what, error = %chain(error), "it cannot be signed: it is tried again each minute until it expires");
     }
 }

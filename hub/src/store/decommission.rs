@@ -14,7 +14,7 @@ use super::{
     judgement::judgements_ask,
     moment::{self, to_db},
     read,
-    session::sessions_fence,
+    session::{SESSION_STALE, sessions_fence},
 };
 use crate::audit::{self, Entry, Kind, chain_of};
 
@@ -38,7 +38,7 @@ pub enum Outcome {
     Attached,
 }
 
-/// Takes a cluster out of the fleet for ever. One that is attached only by `force`.
+/// Takes a cluster out of the fleet for ever. One that is attached, and was seen within the last minute, only by `force`.
 ///
 /// # Errors
 /// When the database fails: then nothing was done.
@@ -46,10 +46,12 @@ pub async fn decommission(pool: &PgPool, cluster: &ClusterId, by: &str, why: &st
     let mut tx = pool.begin().await.label("decommission.begin")?;
     // The order of an attach and of a state: the cluster's row first, then its nodes'.
     let attached: Option<bool> = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM sessions s WHERE s.cluster_id = c.cluster_id AND s.detached_at IS NULL) \
+        "SELECT EXISTS (SELECT 1 FROM sessions s WHERE s.cluster_id = c.cluster_id AND s.detached_at IS NULL \
+         AND s.seen_at > clock_timestamp() - $2 * interval '1 second') \
          FROM clusters c WHERE cluster_id = $1 FOR UPDATE OF c",
     )
     .bind(cluster.as_str())
+    .bind(SESSION_STALE.as_secs_f64())
     .fetch_optional(&mut *tx)
     .await
     .label("decommission.lock")?;

@@ -11,15 +11,29 @@ use gpuheal_proto::{
 use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{command::Signed, moment::from_db};
+use super::{command::Signed, moment::from_db, session::SESSION_STALE};
+
+/// A command's row: its cluster as it is stored, and its id.
+pub type Key = (String, Uuid);
 
 /// A command that waits for its signature; an error when its row is not a command.
 #[derive(Debug)]
 pub struct Proposed {
     /// Which.
-    pub command_id: CommandId,
+    pub key: Key,
     /// What is to be signed.
     pub command: Result<Command, RowError>,
+}
+
+/// A cancellation that waits for its signature; an error when its row names nothing that can be called off.
+#[derive(Debug)]
+pub struct CalledOff {
+    /// Of which command.
+    pub key: Key,
+    /// Of which incident.
+    pub incident: IncidentId,
+    /// What is to be signed.
+    pub body: Result<v1::CancelBody, RowError>,
 }
 
 #[derive(FromRow)]
@@ -49,7 +63,8 @@ struct ProposedRow {
     expires_at: DateTime<Utc>,
 }
 
-/// Takes up to `rows` commands that are to be signed and can still be delivered; another signer skips them.
+/// Takes up to `rows` commands that are to be signed and can still be delivered; another signer skips them. What could not
+/// be signed comes again only after its pause, and then after all that is new: no number of such rows keeps others waiting.
 ///
 /// # Errors
 /// When the database fails.
@@ -60,12 +75,13 @@ pub async fn proposed_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<Pr
                 created_at, deliver_by, start_by, finish_by, expires_at
          FROM commands
          WHERE state = 'PROPOSED' AND cancel_asked_at IS NULL AND deliver_by > clock_timestamp()
-         ORDER BY cluster_id, cmd_seq LIMIT $1 FOR UPDATE SKIP LOCKED",
+           AND (sign_again_at IS NULL OR sign_again_at <= clock_timestamp())
+         ORDER BY sign_again_at NULLS FIRST, cluster_id, cmd_seq LIMIT $1 FOR UPDATE SKIP LOCKED",
     )
     .bind(rows)
     .fetch_all(conn)
     .await?;
-    let proposed = |row: ProposedRow| Proposed { command_id: CommandId::from_uuid(row.command_id), command: command(row) };
+    let proposed = |row: ProposedRow| Proposed { key: (row.cluster_id.clone(), row.command_id), command: command(row) };
     Ok(rows.into_iter().map(proposed).collect())
 }
 
@@ -133,58 +149,105 @@ pub async fn signed_store(
     all_or_nothing(done.rows_affected(), signed.len())
 }
 
-/// Takes up to `rows` cancellations that are to be signed: of commands whose bytes may be out there.
+/// Takes up to `rows` cancellations that are to be signed: of commands whose bytes may be out there. They are of the epoch
+/// of the database as it is now, whatever that of the command was: a spoke that has seen this one takes nothing of an older.
+/// One that was signed before the epoch rose is signed anew while its command may be under way.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn cancel_claim(
-    conn: &mut PgConnection,
-    rows: i64,
-) -> Result<Vec<(ClusterId, CommandId, IncidentId, v1::CancelBody)>, sqlx::Error> {
+pub async fn cancel_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<CalledOff>, sqlx::Error> {
     type Row = (String, Uuid, Uuid, i64, Option<String>, DateTime<Utc>);
     let rows: Vec<Row> = sqlx::query_as(
-        "SELECT cluster_id, command_id, incident_id, hub_term, cancel_reason, cancel_asked_at FROM commands
-         WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL AND cancel_envelope IS NULL AND envelope IS NOT NULL
-           AND expires_at > clock_timestamp()
-         ORDER BY cancel_asked_at LIMIT $1 FOR UPDATE SKIP LOCKED",
+        "SELECT cluster_id, command_id, incident_id, (SELECT hub_term FROM hub_state), cancel_reason, cancel_asked_at FROM commands
+         WHERE cancel_asked_at IS NOT NULL AND envelope IS NOT NULL AND expires_at > clock_timestamp()
+           AND (sign_again_at IS NULL OR sign_again_at <= clock_timestamp())
+           AND ((cancel_envelope IS NULL AND cancel_sent_at IS NULL)
+             OR (cancel_envelope IS NOT NULL AND state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED')
+                 AND COALESCE(cancel_hub_term, hub_term) < (SELECT hub_term FROM hub_state)))
+         ORDER BY sign_again_at NULLS FIRST, cancel_asked_at LIMIT $1 FOR UPDATE SKIP LOCKED",
     )
     .bind(rows)
     .fetch_all(conn)
     .await?;
-    let body = |(cluster, id, incident, term, reason, asked): Row| {
-        let cluster = ClusterId::parse(&cluster).ok()?;
-        let body = v1::CancelBody {
-            command_id: id.to_string(),
-            audience: cluster.to_string(),
-            hub_term: u64::try_from(term).ok()?,
-            reason: reason.unwrap_or_default(),
-            created_unix_ms: asked.timestamp_millis(),
-        };
-        Some((cluster, CommandId::from_uuid(id), IncidentId::from_uuid(incident), body))
+    let called_off = |(cluster, id, incident, term, reason, asked): Row| CalledOff {
+        incident: IncidentId::from_uuid(incident),
+        body: cancel(&cluster, id, term, reason, asked),
+        key: (cluster, id),
     };
-    Ok(rows.into_iter().filter_map(body).collect())
+    Ok(rows.into_iter().map(called_off).collect())
 }
 
-/// Stores the bytes of cancellations that were claimed in this transaction.
+fn cancel(cluster: &str, id: Uuid, term: i64, reason: Option<String>, asked: DateTime<Utc>) -> Result<v1::CancelBody, RowError> {
+    Ok(v1::CancelBody {
+        command_id: id.to_string(),
+        audience: ClusterId::parse(cluster)?.to_string(),
+        hub_term: u64::try_from(term).map_err(|_| RowError::Negative)?,
+        reason: reason.unwrap_or_default(),
+        created_unix_ms: asked.timestamp_millis(),
+    })
+}
+
+/// A cancellation that was claimed in this transaction, signed under an epoch of the database.
+#[derive(Clone, Debug)]
+pub struct SignedCancel {
+    /// Of which command.
+    pub key: Key,
+    /// The epoch.
+    pub hub_term: u64,
+    /// Its bytes.
+    pub envelope: Vec<u8>,
+}
+
+/// Stores the bytes of cancellations that were claimed in this transaction. They go onto a stream whatever went before.
 ///
 /// # Errors
 /// When the database fails, or a command is no longer as it was claimed.
-pub async fn cancel_store(conn: &mut PgConnection, signed: &[(ClusterId, CommandId, Signed)]) -> Result<(), sqlx::Error> {
+pub async fn cancel_store(conn: &mut PgConnection, signed: &[SignedCancel]) -> Result<(), sqlx::Error> {
     if signed.is_empty() {
         return Ok(());
     }
-    let columns = Columns::of(signed);
+    let (clusters, ids) = keys(signed.iter().map(|one| &one.key));
+    let terms: Vec<i64> = signed.iter().map(|one| super::signed(one.hub_term)).collect();
+    let envelopes: Vec<&[u8]> = signed.iter().map(|one| one.envelope.as_slice()).collect();
     let done = sqlx::query(
-        "UPDATE commands c SET cancel_envelope = s.envelope
-         FROM UNNEST($1::text[], $2::uuid[], $3::bytea[]) AS s(cluster_id, command_id, envelope)
-         WHERE c.cluster_id = s.cluster_id AND c.command_id = s.command_id AND c.cancel_envelope IS NULL",
+        "UPDATE commands c SET cancel_envelope = s.envelope, cancel_hub_term = s.hub_term, cancel_sent_at = NULL
+         FROM UNNEST($1::text[], $2::uuid[], $3::bytea[], $4::bigint[]) AS s(cluster_id, command_id, envelope, hub_term)
+         WHERE c.cluster_id = s.cluster_id AND c.command_id = s.command_id
+           AND (c.cancel_envelope IS NULL OR COALESCE(c.cancel_hub_term, c.hub_term) < s.hub_term)",
     )
-    .bind(&columns.clusters)
-    .bind(&columns.ids)
-    .bind(&columns.envelopes)
+    .bind(clusters)
+    .bind(ids)
+    .bind(envelopes)
+    .bind(terms)
     .execute(conn)
     .await?;
     all_or_nothing(done.rows_affected(), signed.len())
+}
+
+/// Puts off what was claimed in this transaction and cannot be signed: it is tried again after a minute, in case the reason
+/// went away, as a database's epoch that was raised meanwhile.
+///
+/// # Errors
+/// When the database fails.
+pub async fn sign_put_off(conn: &mut PgConnection, rows: &[Key]) -> Result<(), sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let (clusters, ids) = keys(rows.iter());
+    sqlx::query(
+        "UPDATE commands c SET sign_again_at = clock_timestamp() + interval '1 minute'
+         FROM UNNEST($1::text[], $2::uuid[]) AS k(cluster_id, command_id)
+         WHERE c.cluster_id = k.cluster_id AND c.command_id = k.command_id",
+    )
+    .bind(clusters)
+    .bind(ids)
+    .execute(conn)
+    .await
+    .map(drop)
+}
+
+fn keys<'a>(rows: impl Iterator<Item = &'a Key>) -> (Vec<&'a str>, Vec<Uuid>) {
+    rows.map(|(cluster, id)| (cluster.as_str(), *id)).unzip()
 }
 
 /// A session that proves leadership, as deliver knows it.
@@ -243,6 +306,7 @@ pub struct Waiting {
 
 /// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has
 /// taken over, or that another replica's proof outranks, gets nothing: the generation is looked at in the same statement.
+/// A session that was not seen for a minute outranks nobody: its hub died with its pod, and no one noted that it ended.
 /// The open states are named first, in the words of the index `commands_to_send`: without them every command that ever was is read.
 ///
 /// # Errors
@@ -258,7 +322,8 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
              FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS l(cluster_id, replica_id, generation, proof)
              JOIN sessions s ON s.cluster_id = l.cluster_id AND s.replica_id = l.replica_id AND s.session_generation = l.generation
              WHERE s.detached_at IS NULL AND NOT EXISTS (
-                 SELECT 1 FROM sessions o WHERE o.cluster_id = l.cluster_id AND o.detached_at IS NULL AND o.lease_transitions > l.proof))
+                 SELECT 1 FROM sessions o WHERE o.cluster_id = l.cluster_id AND o.detached_at IS NULL AND o.lease_transitions > l.proof
+                     AND o.seen_at > clock_timestamp() - $6 * interval '1 second'))
          SELECT c.cluster_id, c.command_id, c.state, c.action, c.node_uid, c.plan_rev,
                 COALESCE((SELECT max(n.plan_rev) FROM commands n WHERE n.cluster_id = c.cluster_id AND n.node_uid = c.node_uid
                           AND n.action <> 'notify' AND n.state NOT IN ('CANCELLED', 'EXPIRED', 'REFUSED')), 0) AS plan_rev_newest,
@@ -277,6 +342,7 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
     .bind(generations)
     .bind(proofs)
     .bind(rows)
+    .bind(SESSION_STALE.as_secs_f64())
     .fetch_all(conn)
     .await
 }

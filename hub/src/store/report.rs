@@ -56,6 +56,8 @@ pub struct Report {
     pub steps: Vec<StepReport>,
     /// What was changed, when anything was.
     pub undo: Option<Undo>,
+    /// Something was changed, and what it was before cannot be read here: only the spoke has it.
+    pub undo_unreadable: bool,
     /// Leadership that reports.
     pub lease_transitions: u64,
     /// By the spoke's clock.
@@ -102,6 +104,8 @@ impl Report {
     #[must_use]
     pub fn of(status: &v1::CommandStatus) -> Self {
         let command = CommandId::parse(&status.command_id).ok();
+        let undo = status.undo.clone().map(Undo::try_from);
+        let undo_unreadable = matches!(undo, Some(Err(_)));
         let subject = if status.command_id.is_empty() { &status.envelope_sha256 } else { &status.command_id };
         Self {
             subject: clip(subject, 128).to_owned(),
@@ -114,7 +118,8 @@ impl Report {
                 .map_or("", Refusal::as_str),
             reason: clip(&status.reason, limits::REASON_BYTES_MAX).to_owned(),
             steps: status.steps.iter().take(limits::STEPS_MAX).map(step).collect(),
-            undo: status.undo.clone().and_then(|undo| Undo::try_from(undo).ok()).filter(|undo| !undo.fields.is_empty()),
+            undo: undo.and_then(Result::ok).filter(|undo| !undo.fields.is_empty()),
+            undo_unreadable,
             lease_transitions: status.lease_transitions,
             spoke_at: Timestamp::from_unix_ms(status.at_unix_ms),
         }
@@ -126,10 +131,16 @@ impl Report {
         matches!(self.reported, Reported::State(state) if state.terminal())
     }
 
+    /// It tells of something that was changed, readable or not.
+    #[must_use]
+    pub const fn undone(&self) -> bool {
+        self.undo.is_some() || self.undo_unreadable
+    }
+
     /// Some step had an effect that is known of.
     #[must_use]
     pub fn did_something(&self) -> bool {
-        self.undo.is_some()
+        self.undone()
             || self.steps.iter().any(|step| step.name != "notify" && matches!(step.state.as_str(), "done" | "running" | "failed"))
     }
 }

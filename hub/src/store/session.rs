@@ -1,5 +1,7 @@
 //! Who owns the stream of each spoke replica: the generation is raised at each attach, and whoever holds a lower one is out.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use gpuheal_proto::{
     ids::{ClusterId, ReplicaId},
@@ -18,8 +20,13 @@ use super::{
 use crate::{
     audit::{self, Entry, Kind, chain_of},
     identity::denied::Certificate,
-    link::{clone, hello::Hello},
+    link::{clone, hello::Hello, plausible},
 };
+
+/// How long a session counts as there when it is not seen. Its hub notes it every 10 s, and one round may wait 30 s for a
+/// database that hangs: two such rounds go by before a session that lives is taken for dead. One that is dead keeps nobody
+/// from the cluster's commands for longer.
+pub const SESSION_STALE: Duration = Duration::from_secs(60);
 
 /// What a session starts from.
 #[derive(Clone, Debug)]
@@ -53,6 +60,11 @@ pub enum Refused {
         /// This is news.
         alarm: bool,
         /// What was seen.
+        detail: String,
+    },
+    /// It says that it has seen what no hub can have given out. Nothing of it was taken.
+    Implausible {
+        /// What.
         detail: String,
     },
 }
@@ -97,6 +109,10 @@ pub async fn session_attach(
     if let Some(detail) = quarantine::quarantine(conn, &hello.cluster).await? {
         return Ok(Err(Refused::Quarantined { alarm: false, detail }));
     }
+    let known = known(conn, &hello.cluster).await?;
+    if let Some(detail) = plausible::beyond(hello, known.0, known.1) {
+        return Ok(Err(Refused::Implausible { detail }));
+    }
     let owned = own(conn, hello, certificate, hub_id).await?;
     if clone::alternates(&owned.boots, owned.at) {
         let detail = format!("two processes take turns as replica {}, now as boot {:?}", hello.replica, hello.boot_id);
@@ -104,7 +120,7 @@ pub async fn session_attach(
         return Ok(Err(Refused::Quarantined { alarm, detail }));
     }
     let acked = acked(conn, hello).await?;
-    let (hub_term, term_raised) = term(conn, hello, now).await?;
+    let (hub_term, term_raised) = term(conn, hello, known, now).await?;
     Ok(Ok(Attached {
         generation: owned.generation,
         hub_term,
@@ -184,22 +200,27 @@ pub async fn sessions_fence(conn: &mut PgConnection, cluster: &ClusterId) -> Res
     Ok(ended.rows_affected())
 }
 
+/// The database's epoch, and the number of a cluster's last command.
+async fn known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(u64, u64), Error> {
+    let (term, cmd_seq): (i64, i64) =
+        sqlx::query_as("SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0) FROM hub_state")
+            .bind(cluster.as_str())
+            .fetch_one(conn)
+            .await
+            .label("session.term")?;
+    Ok((natural(term), natural(cmd_seq)))
+}
+
 /// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:
 /// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours. A cluster that
 /// has not seen the present epoch yet lost its commands before it began: its count alone is taken over.
-async fn term(conn: &mut PgConnection, hello: &Hello, now: Timestamp) -> Result<(u64, bool), Error> {
-    let (term, cmd_seq): (i64, i64) =
-        sqlx::query_as("SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0) FROM hub_state")
-            .bind(hello.cluster.as_str())
-            .fetch_one(&mut *conn)
-            .await
-            .label("session.term")?;
-    let lost = natural(cmd_seq) < hello.cmd_seq_seen;
+async fn term(conn: &mut PgConnection, hello: &Hello, (term, cmd_seq): (u64, u64), now: Timestamp) -> Result<(u64, bool), Error> {
+    let lost = cmd_seq < hello.cmd_seq_seen;
     if lost {
         cmd_seq_adopt(conn, hello).await?;
     }
-    if natural(term) > hello.hub_term_seen || (natural(term) == hello.hub_term_seen && !lost) {
-        return Ok((natural(term), false));
+    if term > hello.hub_term_seen || (term == hello.hub_term_seen && !lost) {
+        return Ok((term, false));
     }
     let reason = format!(
         "cluster {} has seen term {} and command {}, this database has {term} and {cmd_seq}",
@@ -244,6 +265,28 @@ async fn cmd_seq_adopt(conn: &mut PgConnection, hello: &Hello) -> Result<(), Err
 pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
     let term: i64 = sqlx::query_scalar("SELECT hub_term FROM hub_state").fetch_one(conn).await.label("hub_state.term")?;
     Ok(natural(term))
+}
+
+/// Holds a message's session until commit, so that nobody takes it over meanwhile: of one that is over already nothing is
+/// taken. What comes from no session, as in a test of a stage, is taken. Who locks the cluster's row too does that first, as an
+/// attach does.
+///
+/// # Errors
+/// When it was taken over, revoked or fenced off.
+pub async fn session_hold(conn: &mut PgConnection, cluster: &ClusterId, session: Option<&(ReplicaId, u64)>) -> Result<(), Error> {
+    let Some((replica, generation)) = session else { return Ok(()) };
+    let current: Option<i64> =
+        sqlx::query_scalar("SELECT session_generation FROM sessions WHERE cluster_id = $1 AND replica_id = $2 FOR SHARE")
+            .bind(cluster.as_str())
+            .bind(replica.as_str())
+            .fetch_optional(conn)
+            .await
+            .label("session.hold")?;
+    if current == Some(signed(*generation)) {
+        Ok(())
+    } else {
+        Err(Error::TakenOver { replica: replica.to_string(), generation: *generation })
+    }
 }
 
 /// Notes that a session proves leadership, or no longer does. False: it was taken over.

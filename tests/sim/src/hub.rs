@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
-    ingest::Taken,
+    ingest::{Origin, Taken},
     link::hello::Hello,
     sign::{Key, Signer},
     store::session::Attached,
@@ -123,9 +123,9 @@ impl Hub {
             }
             Up::ClusterState(state) => {
                 let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
-                store.state(cluster, state).map(|taken| self.told(conn, whole, taken))
+                store.state(&Origin::from(&owner), state).map(|taken| self.told(conn, whole, taken))
             }
-            Up::Evidence(batch) => store.evidence(cluster, batch),
+            Up::Evidence(batch) => store.evidence(&Origin::from(&owner), batch),
             Up::CommandStatus(status) => {
                 let words = format!(
                     "{} hears {} {} of {} from {}/{}",
@@ -137,7 +137,7 @@ impl Hub {
                     owner.replica
                 );
                 self.out.push(Out::Say(words));
-                store.settle(cluster, status, Some(&self.signer)).map(|ack| self.down(conn, Down::StatusAck(ack)))
+                store.settle(&Origin::from(&owner), status, Some(&self.signer)).map(|ack| self.down(conn, Down::StatusAck(ack)))
             }
             Up::Heartbeat(beat) => self.beat(conn, &owner, &beat, store),
             Up::Hello(_) | Up::Process(_) | Up::SettingsAck(_) => Ok(()),

@@ -17,8 +17,8 @@ use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     audit::Kind,
-    ingest::Taken,
-    link::{clone::alternates, hello::Hello},
+    ingest::{Origin, Taken},
+    link::{clone::alternates, hello::Hello, plausible},
     sign::Signer,
     store::session::Attached,
 };
@@ -106,6 +106,12 @@ impl Memory {
             return Ok(());
         }
         Err(Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation })
+    }
+
+    /// The session that a message came over, if it came over one, is its stream's owner still.
+    fn holds_session(&self, from: &Origin) -> Result<(), Error> {
+        let Some((replica, generation)) = &from.session else { return Ok(()) };
+        self.owns(&Owner { cluster: from.cluster.clone(), replica: replica.clone(), generation: *generation })
     }
 
     /// Makes nodes due now.
@@ -215,6 +221,10 @@ impl Store for Memory {
         if cluster.quarantined {
             return Err(Error::Refused("quarantined".to_owned()));
         }
+        if let Some(detail) = plausible::beyond(hello, self.hub_term, self.cluster(&hello.cluster).cmd_seq) {
+            return Err(Error::Refused(format!("implausible: {detail}")));
+        }
+        let cluster = self.cluster(&hello.cluster);
         let session = cluster.sessions.entry(hello.replica.clone()).or_insert_with(|| Session::new(now));
         session.generation += 1;
         session.attached_at = now;
@@ -270,12 +280,14 @@ impl Store for Memory {
         self.take_gap(from, gap)
     }
 
-    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
-        self.take_state(cluster, state)
+    fn state(&mut self, from: &Origin, state: v1::ClusterState) -> Result<Taken, Error> {
+        self.holds_session(from)?;
+        self.take_state(&from.cluster, state)
     }
 
-    fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
-        self.take_evidence(cluster, &batch);
+    fn evidence(&mut self, from: &Origin, batch: v1::EvidenceBatch) -> Result<(), Error> {
+        self.holds_session(from)?;
+        self.take_evidence(&from.cluster, &batch);
         Ok(())
     }
 
@@ -307,8 +319,9 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
-        Ok(self.take_status(cluster, status, signer))
+    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+        self.holds_session(from)?;
+        Ok(self.take_status(&from.cluster, status, signer))
     }
 
     fn sweep(&mut self) -> Result<u64, Error> {

@@ -5,7 +5,12 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use gpuheal_hub::{ingest::Taken, link::hello::Hello, sign::Signer, store::session::Attached};
+use gpuheal_hub::{
+    ingest::{Origin, Taken},
+    link::hello::Hello,
+    sign::Signer,
+    store::session::Attached,
+};
 use gpuheal_proto::{
     ids::{ClusterId, CommandId, ReplicaId},
     link::v1,
@@ -21,6 +26,12 @@ pub struct Owner {
     pub replica: ReplicaId,
     /// Raised at each attach: a lower one is out.
     pub generation: u64,
+}
+
+impl From<&Owner> for Origin {
+    fn from(owner: &Owner) -> Self {
+        Self { cluster: owner.cluster.clone(), session: Some((owner.replica.clone(), owner.generation)) }
+    }
 }
 
 /// A session that proves leadership.
@@ -109,13 +120,13 @@ pub trait Store {
     /// Takes what a cluster's leader says of its nodes.
     ///
     /// # Errors
-    /// When it is no state.
-    fn state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error>;
+    /// When it is no state, or the session was taken over.
+    fn state(&mut self, from: &Origin, state: v1::ClusterState) -> Result<Taken, Error>;
     /// Takes how known faults stand.
     ///
     /// # Errors
-    /// When it cannot be written.
-    fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error>;
+    /// When it cannot be written, or the session was taken over.
+    fn evidence(&mut self, from: &Origin, batch: v1::EvidenceBatch) -> Result<(), Error>;
     /// Judges what is due of one cluster; returns how many nodes.
     ///
     /// # Errors
@@ -139,8 +150,8 @@ pub trait Store {
     /// Takes one status. With a signer a command that is not known is taken over, if that one signed it and the status shows it.
     ///
     /// # Errors
-    /// When it cannot be written.
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error>;
+    /// When it cannot be written, or the session was taken over.
+    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error>;
     /// Ends commands that ran out of time; returns how many.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use gpuheal_hub::{
     audit::Kind,
     deliver::due::{self, due as is_due},
     sign::Signer,
+    store::session::SESSION_STALE,
 };
 use gpuheal_proto::{
     command::{Command as Body, CommandState, Target},
@@ -44,13 +45,16 @@ impl Memory {
     }
 
     pub(super) fn sign_cancels(&mut self, signer: &Signer) -> usize {
-        let now = self.now;
+        let (now, term) = (self.now, self.hub_term);
         let wanted = |command: &Command| {
             command.cancel_asked_at.is_some()
-                && command.cancel_sent_at.is_none()
-                && command.cancel_envelope.is_none()
                 && command.envelope.is_some()
                 && command.planned.times.expires > now
+                && match command.cancel_envelope {
+                    None => command.cancel_sent_at.is_none(),
+                    // The epoch rose since: a spoke that has seen this one takes nothing of an older.
+                    Some(_) => command.cancel_term < term && under_way(command),
+                }
         };
         let mut signed = 0;
         for (cluster, id) in self.all(wanted) {
@@ -59,7 +63,7 @@ impl Memory {
             let body = v1::CancelBody {
                 command_id: id.to_string(),
                 audience: cluster.to_string(),
-                hub_term: command.hub_term,
+                hub_term: term,
                 reason: command.cancel_reason.clone(),
                 created_unix_ms: command.cancel_asked_at.unwrap_or_default().unix_ms(),
             };
@@ -67,6 +71,7 @@ impl Memory {
             let told = json!({"sha256": made.sha256, "reason": body.reason});
             if let Some(command) = self.cluster(&cluster).commands.get_mut(&id) {
                 command.cancel_envelope = Some(Bytes::from(made.envelope));
+                (command.cancel_term, command.cancel_sent_at) = (term, None);
             }
             self.tell(&cluster, Kind::CancelSigned, "hub/sign", &format!("command/{id}"), Some(incident), &told);
             signed += 1;
@@ -89,7 +94,10 @@ impl Memory {
         let owner = &leader.owner;
         let Some(cluster) = self.clusters.get(&owner.cluster) else { return Vec::new() };
         let Some(session) = cluster.sessions.get(&owner.replica) else { return Vec::new() };
-        let outranked = |other: &super::Session| !other.detached && other.lease_transitions > Some(leader.lease_transitions);
+        let fresh = self.now.before(SESSION_STALE);
+        let outranked = |other: &super::Session| {
+            !other.detached && other.seen_at > fresh && other.lease_transitions > Some(leader.lease_transitions)
+        };
         if session.generation != owner.generation || session.detached || cluster.sessions.values().any(outranked) {
             return Vec::new();
         }
@@ -136,6 +144,11 @@ impl Memory {
             self.tell(&due.cluster, kind, "hub/deliver", &format!("command/{}", due.command), Some(incident), &json!({}));
         }
     }
+}
+
+const fn under_way(command: &Command) -> bool {
+    use CommandState::{Dispatched, Received, Signed, Started};
+    matches!(command.state, Signed | Dispatched | Received | Started)
 }
 
 /// As the hub's own stage sees a row.

@@ -225,6 +225,8 @@ pub struct Command {
     pub(super) cancel_reason: String,
     pub(super) cancel_asked_at: Option<Timestamp>,
     pub(super) cancel_envelope: Option<bytes::Bytes>,
+    /// Epoch of the database that it was signed under.
+    pub(super) cancel_term: u64,
     pub(super) cancel_sent_at: Option<Timestamp>,
 }
 
@@ -265,6 +267,7 @@ impl Command {
             cancel_reason: String::new(),
             cancel_asked_at: None,
             cancel_envelope: None,
+            cancel_term: 0,
             cancel_sent_at: None,
         }
     }

@@ -50,7 +50,7 @@ impl Memory {
         let Some(command) = self.cluster(cluster).commands.get_mut(&id) else { return false };
         let (from, fold) = (command.state, fold(command.state, command.status_seq, report.reported, report.status_seq));
         match fold {
-            Fold::Stale => return command.undo.is_some() || report.undo.is_none(),
+            Fold::Stale => return command.undo.is_some() || !report.undone(),
             Fold::NotNow => {
                 command.resend_at = Some(now.after(NOT_NOW));
                 command.refusal = report.refusal;
@@ -63,13 +63,14 @@ impl Memory {
                 take(command, report, state, now);
             }
         }
+        let kept = command.undo.is_some() || !report.undo_unreadable;
         let (node, incident) = (command.planned.node.uid.clone(), command.incident);
         self.ask(cluster, [node]);
         let kind = if matches!(fold, Fold::Corrects(_)) { Kind::CommandCorrected } else { Kind::CommandReported };
         let body = json!({"from": from.as_str(), "to": report.reported.word(), "status_seq": report.status_seq,
             "refusal": report.refusal, "reason": report.reason, "steps": report.steps, "undo": report.undo});
         self.tell(cluster, kind, &format!("spoke/{cluster}"), &format!("command/{id}"), Some(incident), &body);
-        true
+        kept
     }
 
     /// Of an envelope that did not verify: if it is one of ours, it will never be executed there.

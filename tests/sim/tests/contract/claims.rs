@@ -1,5 +1,6 @@
 //! The claims, each on both stores.
 
+use gpuheal_hub::ingest::Origin;
 use gpuheal_proto::{
     fault::{Onset, Witness},
     link::v1::{self, CommandState as Wire, EvidenceState},
@@ -48,6 +49,17 @@ fn a_session_that_was_taken_over_commits_nothing() {
     assert_eq!(acked, [], "nothing was taken of either");
     assert!(matches!(pair.faults(&old, &batch("s", 1, &[xid79(1, 100)])), Err(Error::TakenOver { generation: 1, .. })));
     assert!(pair.lead(&old, Some(9)).is_err() && !pair.owned(&old) && pair.owned(&new));
+    // Nor anything else that it says, whichever kind of message it comes in.
+    let (gap, from) = (v1::Gap { stream_id: "s".into(), from_seq: 1, to_seq: 4, ..Default::default() }, Origin::from(&old));
+    assert!(matches!(pair.gap(&old, &gap), Err(Error::TakenOver { .. })));
+    let fewer = snapshot((0..5).map(node).collect());
+    assert!(matches!(pair.state_of(&from, 1, 2, fewer.clone()), Err(Error::TakenOver { .. })));
+    let cleared = [evidence(&xid79(1, 100), EvidenceState::Clear)];
+    assert!(matches!(pair.evidence_of(&from, &cleared), Err(Error::TakenOver { .. })));
+    assert!(matches!(pair.settle_of(&from, 1, &status(1, Wire::Received)), Err(Error::TakenOver { .. })));
+    let held = pair.holds("what a session said that is over");
+    assert!(held.nodes.iter().all(|node| node.ends_with("gone false")) && held.streams.is_empty(), "{held:?}");
+    assert!(pair.evidence_of(&Origin::from(&new), &cleared).is_ok());
     pair.detach(&old);
     assert_eq!(pair.faults(&new, &batch("s", 1, &[xid79(1, 100)])), Ok(1));
     assert_eq!(pair.attach(&hello("spoke-0", &["s"])).unwrap().2, [("s".to_owned(), 1)]);
@@ -246,6 +258,55 @@ fn a_hello_that_has_seen_more_than_this_database_raises_its_term_above_all_that_
     let held = pair.holds("a regression");
     assert_eq!(held.hub_term, 5);
     assert!(held.commands[0].starts_with("c1 10 "), "numbers go on above what was seen: {:?}", held.commands);
+}
+
+#[test]
+fn a_hello_that_has_seen_what_no_hub_can_have_given_out_is_refused_and_moves_nothing() {
+    let (mut pair, owner) = healing();
+    let before = pair.holds("a fleet");
+    for (term, command) in [(u64::MAX, 0), (i64::MAX.unsigned_abs(), 0), (1 << 40, 0), (1, u64::MAX), (1, 1 << 54)] {
+        let mut seen = hello("spoke-0", &["s"]);
+        (seen.hub_term_seen, seen.cmd_seq_seen) = (term, command);
+        assert!(matches!(pair.attach(&seen), Err(Error::Refused(why)) if why.starts_with("implausible")), "{term}, {command}");
+    }
+    assert!(pair.owned(&owner), "and who is attached stays");
+    assert_eq!(pair.holds("what nobody can have seen"), before);
+    let far = v1::Gap { stream_id: "s".into(), from_seq: 1, to_seq: u64::MAX, ..Default::default() };
+    assert!(pair.gap(&owner, &far).is_err());
+    assert!(pair.faults(&owner, &batch("s", u64::MAX, &[xid79(1, 100)])).is_err());
+    assert_eq!(pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])), Ok(1));
+}
+
+#[test]
+fn a_leader_that_nobody_sees_any_more_keeps_the_next_one_from_its_commands_for_a_minute_and_no_longer() {
+    let (mut pair, owner) = healing();
+    let mut second = hello("spoke-1", &[]);
+    second.lease_transitions = Some(2);
+    let (dead, ..) = pair.attach(&second).unwrap();
+    pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])).unwrap();
+    pair.decide();
+    // Its hub died with its pod: nobody notes that it ended, and the Lease goes back to one whose proof is lower.
+    pair.elapse(40);
+    assert!(pair.deliver(&owner, 1).is_empty(), "it may be there");
+    pair.elapse(40);
+    assert_eq!(pair.deliver(&owner, 1), ["c1 command"]);
+    assert!(pair.owned(&dead));
+}
+
+#[test]
+fn a_command_of_before_the_epoch_rose_is_called_off_under_the_epoch_at_hand_and_again_when_that_rises() {
+    let (mut pair, _) = commanded();
+    let mut seen = hello("spoke-0", &["s"]);
+    for (term, at) in [(3, 4), (7, 8)] {
+        seen.hub_term_seen = term;
+        let (owner, raised, _) = pair.attach(&seen).unwrap();
+        assert!(raised);
+        pair.stop(Some("a person"));
+        pair.decide();
+        assert_eq!(pair.deliver(&owner, 1), ["c1 cancel"]);
+        assert_eq!(pair.cancel_terms, [at], "a spoke that has seen this epoch takes nothing of an older");
+        assert!(pair.deliver(&owner, 1).is_empty(), "once");
+    }
 }
 
 #[test]

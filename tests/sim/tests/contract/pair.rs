@@ -3,16 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use gpuheal_hub::{
+    ingest::{Origin, Taken},
     link::hello::Hello,
     sign::{Key, Signer},
 };
-use gpuheal_proto::{command::Command, ids::ClusterId, link::v1, time::Timestamp};
+use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1, time::Timestamp};
 use gpuheal_sim::{
     keys,
     memory::Memory,
     mutation::Mutations,
     store::{Due, Error, Leader, Owner, Picture, Store},
 };
+use prost::Message as _;
 
 use crate::postgres::Postgres;
 
@@ -23,6 +25,8 @@ pub(crate) struct Pair {
     memory: Memory,
     postgres: Postgres,
     signer: Arc<Signer>,
+    /// Epochs that the cancellations of the last delivery were signed under.
+    pub(crate) cancel_terms: Vec<u64>,
 }
 
 impl Pair {
@@ -30,7 +34,7 @@ impl Pair {
         let mut postgres = Postgres::new();
         let memory = Memory::new(postgres.moment(), Mutations::default());
         let signer = Arc::new(Signer::new(Key::from_pem(&keys::pem()).unwrap(), 1));
-        Self { memory, postgres, signer }
+        Self { memory, postgres, signer, cancel_terms: Vec::new() }
     }
 
     /// The operation on both, at one moment.
@@ -119,13 +123,22 @@ impl Pair {
 
     /// A state of this very moment.
     pub(crate) fn state(&mut self, cluster: &ClusterId, lease: u64, seq: u64, body: v1::cluster_state::Body) {
+        self.state_of(&cluster.into(), lease, seq, body).unwrap();
+    }
+
+    /// The same over a session, or over none.
+    pub(crate) fn state_of(&mut self, from: &Origin, lease: u64, seq: u64, body: v1::cluster_state::Body) -> Result<Taken, Error> {
         let as_of = self.postgres.moment();
         let state = v1::ClusterState { lease_transitions: lease, seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
-        self.both("state", |store| store.state(cluster, state.clone())).unwrap();
+        self.both("state", |store| store.state(from, state.clone()))
     }
 
     pub(crate) fn evidence(&mut self, cluster: &ClusterId, items: &[v1::Evidence]) {
-        self.both("evidence", |store| store.evidence(cluster, v1::EvidenceBatch { items: items.to_vec() })).unwrap();
+        self.evidence_of(&cluster.into(), items).unwrap();
+    }
+
+    pub(crate) fn evidence_of(&mut self, from: &Origin, items: &[v1::Evidence]) -> Result<(), Error> {
+        self.both("evidence", |store| store.evidence(from, v1::EvidenceBatch { items: items.to_vec() }))
     }
 
     /// Judges until nothing is due, then signs.
@@ -154,6 +167,8 @@ impl Pair {
             due.iter().map(|due| format!("{} {}", due.cluster, if due.cancels { "cancel" } else { "command" })).collect()
         };
         assert_eq!(words(&simulated), words(&real), "what is due");
+        assert_eq!(cancel_terms(&simulated), cancel_terms(&real), "the epochs that cancellations were signed under");
+        self.cancel_terms = cancel_terms(&real);
         self.postgres.sent(&real).unwrap();
         self.memory.sent(&simulated).unwrap();
         words(&real)
@@ -162,15 +177,21 @@ impl Pair {
     /// A status of the command of this number in the cluster: ids differ between stores, since they have their moments in
     /// them.
     pub(crate) fn settle(&mut self, cluster: &ClusterId, cmd_seq: u64, status: &v1::CommandStatus) -> bool {
+        self.settle_of(&cluster.into(), cmd_seq, status).unwrap()
+    }
+
+    pub(crate) fn settle_of(&mut self, from: &Origin, cmd_seq: u64, status: &v1::CommandStatus) -> Result<bool, Error> {
+        let cluster = &from.cluster;
         let real = self.postgres.command(cluster, cmd_seq);
         let simulated = self.memory.clusters[cluster].commands.values().find(|command| command.cmd_seq == cmd_seq);
         let simulated = simulated.map(|command| command.planned.id.to_string());
         let of = |id: Option<String>| v1::CommandStatus { command_id: id.unwrap_or_default(), ..status.clone() };
-        let real = self.postgres.settle(cluster, of(real), Some(&self.signer)).unwrap();
+        let told = |ack: v1::StatusAck| (ack.status_seq, ack.undo_kept);
+        let real = self.postgres.settle(from, of(real), Some(&self.signer)).map(told);
         self.catch_up();
-        let simulated = self.memory.settle(cluster, of(simulated), Some(&self.signer)).unwrap();
-        assert_eq!((simulated.status_seq, simulated.undo_kept), (real.status_seq, real.undo_kept), "the answer to a status");
-        real.undo_kept
+        let simulated = self.memory.settle(from, of(simulated), Some(&self.signer)).map(told);
+        assert_eq!(simulated, real, "the answer to a status");
+        real.map(|(_, kept)| kept)
     }
 
     /// A status that shows its command as it was signed, by this hub or by somebody else: of one that a database lost.
@@ -179,7 +200,7 @@ impl Pair {
         let envelope = Signer::new(Key::from_pem(&pem).unwrap(), 1).command(command).unwrap().envelope;
         let status = v1::CommandStatus { command_id: command.id.to_string(), envelope: envelope.into(), ..status.clone() };
         let signer = Arc::clone(&self.signer);
-        self.both("show", |store| store.settle(&command.audience, status.clone(), Some(&signer)).unwrap().undo_kept)
+        self.both("show", |store| store.settle(&(&command.audience).into(), status.clone(), Some(&signer)).unwrap().undo_kept)
     }
 
     /// The moment that both are at.
@@ -190,6 +211,14 @@ impl Pair {
     pub(crate) fn sweep(&mut self) -> u64 {
         self.both("sweep", |store| store.sweep()).unwrap()
     }
+}
+
+fn cancel_terms(due: &[Due]) -> Vec<u64> {
+    let term = |due: &Due| {
+        let payload = envelope::parse(&due.envelope).unwrap().payload;
+        v1::CancelBody::decode(payload).unwrap().hub_term
+    };
+    due.iter().filter(|due| due.cancels).map(term).collect()
 }
 
 /// `chain number kind` without the number: notes of sending have theirs in between.

@@ -13,6 +13,7 @@ use gpuheal_hub::{
     policy_file, settle,
     sign::{self, Signer},
     store::{
+        self,
         moment::{self, from_db},
         outbox::{self, Leading, Sent, Waiting},
         policy::policy_apply,
@@ -23,7 +24,7 @@ use gpuheal_hub::{
     wake::Wake,
 };
 use gpuheal_proto::{
-    ids::{ClusterId, CommandId},
+    ids::{ClusterId, CommandId, ReplicaId},
     link::v1,
     time::Timestamp,
 };
@@ -97,6 +98,16 @@ fn refused(error: impl std::fmt::Display) -> Error {
 fn of_ingest(error: ingest::Error) -> Error {
     match error {
         ingest::Error::TakenOver { replica, generation } => Error::TakenOver { replica, generation },
+        ingest::Error::Store(error) => of_store(error),
+        other => refused(other),
+    }
+}
+
+fn of_store(error: store::Error) -> Error {
+    match error {
+        store::Error::TakenOver { replica, generation } => {
+            Error::TakenOver { replica: ReplicaId::parse(&replica).unwrap(), generation }
+        }
         other => refused(other),
     }
 }
@@ -133,6 +144,7 @@ impl Store for Postgres {
                 Refused::Foreign { .. } => Error::Foreign,
                 Refused::Quarantined { .. } => Error::Refused("quarantined".to_owned()),
                 Refused::Revoked => Error::Refused("revoked".to_owned()),
+                Refused::Implausible { detail } => Error::Refused(format!("implausible: {detail}")),
             })
         })
     }
@@ -171,14 +183,14 @@ impl Store for Postgres {
         self.rt.block_on(self.ingest.gap(origin(from), gap)).map_err(of_ingest)
     }
 
-    fn state(&mut self, cluster: &ClusterId, mut state: v1::ClusterState) -> Result<Taken, Error> {
+    fn state(&mut self, from: &Origin, mut state: v1::ClusterState) -> Result<Taken, Error> {
         // Moments of the test's time are as long ago here as they are there.
         state.as_of_unix_ms = Timestamp::from_unix_ms(state.as_of_unix_ms).before(self.elapsed).unix_ms();
-        self.rt.block_on(self.ingest.state(cluster.clone(), state)).map_err(of_ingest)
+        self.rt.block_on(self.ingest.state(from.clone(), state)).map_err(of_ingest)
     }
 
-    fn evidence(&mut self, cluster: &ClusterId, batch: v1::EvidenceBatch) -> Result<(), Error> {
-        self.rt.block_on(self.ingest.evidence(cluster.clone(), batch)).map_err(of_ingest)
+    fn evidence(&mut self, from: &Origin, batch: v1::EvidenceBatch) -> Result<(), Error> {
+        self.rt.block_on(self.ingest.evidence(from.clone(), batch)).map_err(of_ingest)
     }
 
     fn judge(&mut self) -> Result<usize, Error> {
@@ -236,8 +248,10 @@ impl Store for Postgres {
         Ok(())
     }
 
-    fn settle(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
-        self.rt.block_on(settle::settle(&self.pool, cluster, status, signer)).map_err(refused)
+    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+        self.rt
+            .block_on(settle::settle(&self.pool, from.clone(), status, signer))
+            .map_err(|settle::Error::Store(error)| of_store(error))
     }
 
     fn sweep(&mut self) -> Result<u64, Error> {

@@ -1,0 +1,62 @@
+//! Pure: how far a spoke's word moves the numbers that the hub counts on with. What it has seen of a database that was lost is
+//! taken over, but one spoke's word must not bring the whole fleet's epoch, or a column of 64 bits, to its end: what no hub
+//! can have given out is refused.
+
+use super::hello::Hello;
+
+/// Highest number of a journal's record, of a node's plan and of a cluster's command: 100,000 a second for 2,850 years.
+pub const SEQ_MAX: u64 = 1 << 53;
+/// How far a database that is restored may be behind its own epoch, which rises once at each failover or restore: one an
+/// hour for 119 years. Spokes that lie need 2^43 attaches to bring it to its end, at 400 a second 690 years.
+const TERMS_AHEAD_MAX: u64 = 1 << 20;
+/// How far it may be behind the commands of one cluster: 1,000 a second for 34 years.
+const COMMANDS_AHEAD_MAX: u64 = 1 << 40;
+
+/// What in a Hello no hub can have given out, against the epoch and the number of the cluster's last command here.
+#[must_use]
+pub fn beyond(hello: &Hello, hub_term: u64, cmd_seq: u64) -> Option<String> {
+    let terms = hub_term.saturating_add(TERMS_AHEAD_MAX);
+    if hello.hub_term_seen > terms {
+        return Some(format!("it has seen term {}, this database has {hub_term}", hello.hub_term_seen));
+    }
+    let commands = cmd_seq.saturating_add(COMMANDS_AHEAD_MAX).min(SEQ_MAX);
+    (hello.cmd_seq_seen > commands).then(|| format!("it has seen command {}, this database has {cmd_seq}", hello.cmd_seq_seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheal_proto::ids::{ClusterId, ReplicaId};
+
+    use super::*;
+
+    fn seen(hub_term_seen: u64, cmd_seq_seen: u64) -> Hello {
+        Hello {
+            cluster: ClusterId::parse("c1").unwrap(),
+            kube_system_uid: "uid".into(),
+            replica: ReplicaId::parse("r0").unwrap(),
+            boot_id: "b".into(),
+            version: String::new(),
+            caps: Vec::new(),
+            streams: Vec::new(),
+            hub_term_seen,
+            cmd_seq_seen,
+            lease_transitions: None,
+        }
+    }
+
+    #[test]
+    fn a_fleet_whose_database_was_lost_whole_is_believed_and_what_no_hub_gave_out_is_not() {
+        for (term, command, believed) in [
+            (1, 0, true),
+            (40, 3_000_000, true),
+            (1 + TERMS_AHEAD_MAX, COMMANDS_AHEAD_MAX, true),
+            (2 + TERMS_AHEAD_MAX, 0, false),
+            (1, COMMANDS_AHEAD_MAX + 1, false),
+            (u64::MAX, 0, false),
+            (1, u64::MAX, false),
+        ] {
+            assert_eq!(beyond(&seen(term, command), 1, 0).is_none(), believed, "term {term}, command {command}");
+        }
+        assert!(beyond(&seen(1, SEQ_MAX + 1), 1, u64::MAX).is_some(), "whatever the counter says");
+    }
+}
