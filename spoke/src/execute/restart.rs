@@ -2,7 +2,7 @@
 //! taken up again is the same rollout and not a second one. Bound to the UID that was read. What does not restart by its
 //! template is not touched, and named: a template changed in silence would restart at a moment that nobody chose.
 
-use gpuheal_proto::kubernetes::FIELD_MANAGER;
+use gpuheal_proto::{ids::CommandId, kubernetes::FIELD_MANAGER};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::{
     Api,
@@ -142,7 +142,8 @@ fn patch(uid: &str, command: &str) -> Value {
 /// Ids of commands are in the order of their making.
 fn verdict(object: &Value, command: &str) -> Verdict {
     let last = object.pointer("/spec/template/metadata/annotations").and_then(|all| all.get(ANNOTATION)?.as_str());
-    if last.is_some_and(|last| last >= command) {
+    let last = last.and_then(|last| CommandId::parse(last).ok());
+    if last.is_some_and(|last| last.to_string().as_str() >= command) {
         return Verdict::Done;
     }
     if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
@@ -156,6 +157,8 @@ fn verdict(object: &Value, command: &str) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use gpuheal_proto::{ids::uuid_v7, time::Timestamp};
+
     use super::*;
 
     #[test]
@@ -172,9 +175,12 @@ mod tests {
     #[test]
     fn what_was_restarted_by_this_command_or_a_later_one_is_not_again() {
         let by = |command: &str| json!({"spec": {"template": {"metadata": {"annotations": {ANNOTATION: command}}}}});
-        assert_eq!(verdict(&json!({"spec": {"template": {}}}), "b"), Verdict::Restart);
-        assert_eq!(verdict(&by("a"), "b"), Verdict::Restart);
-        assert_eq!(verdict(&by("b"), "b"), Verdict::Done);
-        assert_eq!(verdict(&by("c"), "b"), Verdict::Done);
+        let id = |ms: i64| CommandId::from_uuid(uuid_v7(Timestamp::from_unix_ms(ms), &[0; 32])).to_string();
+        let (earlier, ours, later) = (id(1_000), id(2_000), id(3_000));
+        assert_eq!(verdict(&json!({"spec": {"template": {}}}), &ours), Verdict::Restart);
+        assert_eq!(verdict(&by(&earlier), &ours), Verdict::Restart);
+        assert_eq!(verdict(&by(&ours), &ours), Verdict::Done);
+        assert_eq!(verdict(&by(&later), &ours), Verdict::Done);
+        assert_eq!(verdict(&by("yesterday"), &ours), Verdict::Restart, "what is no command's id says nothing");
     }
 }
