@@ -106,6 +106,9 @@ struct Hub {
 
 impl Hub {
     async fn start(args: &Serve) -> anyhow::Result<Self> {
+        // What is wrong on this machine is told at once, whether the database answers or not.
+        let key = Key::read(&args.signing_key).context("cannot use the signing key")?;
+        let identity = tls::Identity::open(args.identity.clone()).context("cannot use the identity")?;
         let way =
             Way::open(&args.database.url()?, args.database.direct_url()?.as_deref()).await.context("cannot use the database")?;
         let pool = connect(&way, args.database_connections).await?;
@@ -114,8 +117,6 @@ impl Hub {
         let fleet_pool = way.pool(FLEET_CONNECTIONS).await?;
         let (front, back) = (CancellationToken::new(), CancellationToken::new());
         let hub_id = Uuid::new_v4().to_string();
-        let key = Key::read(&args.signing_key).context("cannot use the signing key")?;
-        let identity = tls::Identity::open(args.identity.clone()).context("cannot use the identity")?;
         let (signer, wake, registry) = (Arc::new(Signer::new(key, args.key_epoch)), Wake::new(), Arc::new(Registry::default()));
         let board = Arc::new(Board::new(signer.clone(), registry.clone()));
 

@@ -130,10 +130,10 @@ pub struct Who {
     #[arg(value_parser = |text: &str| ClusterId::parse(text))]
     pub cluster: ClusterId,
     /// Why, for the audit.
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = said)]
     pub reason: String,
     /// Who does it, for the audit.
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = said)]
     pub by: String,
 }
 
@@ -143,6 +143,12 @@ impl Who {
     pub fn actor(&self) -> String {
         format!("user/{}", self.by)
     }
+}
+
+/// A text that says something.
+fn said(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() { Err("it is empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 /// Where the database is.
@@ -307,11 +313,26 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_of_going_live_are_ones_that_this_hub_takes() {
+        let page = include_str!("../../docs/going-live.md").replace("\\\n", " ");
+        let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("gpuheal-hub ")).collect();
+        assert!(lines.iter().any(|line| line.starts_with("gpuheal-hub serve ")), "{lines:?}");
+        for line in lines {
+            // What a person fills in, and the only text in quotes.
+            let line = line.replace(" C ", " c1 ").replace("\"...\"", "why");
+            Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
     fn an_operator_must_say_who_and_why() {
         let parse = |args: &[&str]| Args::try_parse_from([&["gpuheal-hub"], args].concat());
         let whole = ["revoke", "--database-url", "postgres://h/d", "alpha", "--by", "operator", "--reason", "lost laptop"];
         assert!(parse(&whole).is_ok());
         assert!(parse(&whole[..6]).is_err());
+        for blank in ["", "  "] {
+            assert!(parse(&[&whole[..7], &[blank]].concat()).is_err(), "a reason says something");
+        }
         assert!(parse(&["clear-quarantine", "--database-url", "u", "ALPHA", "--by", "e", "--reason", "r"]).is_err(), "no such id");
     }
     #[test]

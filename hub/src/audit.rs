@@ -80,8 +80,10 @@ kinds!(
     CommandLapsed = "command_lapsed",
     /// A policy was put in force: its revision, digest, and the digest before.
     PolicyApplied = "policy_applied",
-    /// A person stopped the whole fleet, or let it go on.
+    /// A person stopped the whole fleet.
     FleetStop = "fleet_stop",
+    /// A person let a stopped fleet go on; what it was stopped for.
+    FleetResume = "fleet_resume",
     /// Link: an identity was seen in two places, nobody attaches under it any more.
     CloneQuarantined = "clone_quarantined",
     /// A person let an identity in again.

@@ -133,6 +133,16 @@ pub(crate) fn spoke_certificate(cert: &CertificateDer<'_>) -> Option<(ClusterId,
     }
 }
 
+/// Whose a certificate is that cannot be a hub's, whatever its trust domain: a spoke's or a user's. A hub's own may carry
+/// `spiffe://…/hub` or no id at all.
+#[must_use]
+pub(crate) fn of_somebody_else(cert: &CertificateDer<'_>) -> Option<Identity> {
+    let (_, cert) = X509Certificate::from_der(cert).ok()?;
+    let uri = only_uri(&cert).ok()?;
+    let (domain, _) = uri.strip_prefix("spiffe://")?.split_once('/')?;
+    parse_uri(uri, domain).ok()
+}
+
 fn only_uri<'a>(cert: &'a X509Certificate<'_>) -> Result<&'a str, Error> {
     // Two SAN extensions are an error of the certificate, not a list to choose from.
     let names = cert.subject_alternative_name().map_err(|_| Error::Malformed)?.ok_or(Error::Uris { count: 0 })?;

@@ -21,7 +21,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use accept::{Connection, Listener, incoming};
 
-use crate::{clock, identity::denied::DenyList, metrics};
+use crate::{
+    clock,
+    identity::{self, denied::DenyList},
+    metrics,
+};
 
 /// How often the identity's files are looked at. Renewed certificates are good for hours: a minute would do as well.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -45,6 +49,9 @@ struct Loaded {
 
 impl Loaded {
     fn new(files: files::Files, denied: &Arc<DenyList>) -> Result<Self, Error> {
+        if let Some(whose) = files.chain.first().and_then(identity::of_somebody_else) {
+            return Err(Error::NotAHubs { whose });
+        }
         Ok(Self { digest: files.digest, not_after: files.not_after, config: Arc::new(config(files, denied)?) })
     }
 }
@@ -169,6 +176,12 @@ pub enum Error {
     Expired {
         /// When.
         not_after: Timestamp,
+    },
+    /// Somebody's, and no hub's: no spoke would believe it.
+    #[error("the certificate is of {whose}, a hub needs its own: the directory hub of gpuhealctl pki init")]
+    NotAHubs {
+        /// Whose.
+        whose: identity::Identity,
     },
     /// A CA certificate.
     #[error("a CA certificate is not usable")]

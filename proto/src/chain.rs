@@ -15,20 +15,25 @@ pub struct Chain<'a, E: ?Sized>(&'a E);
 
 impl<E: Error + ?Sized> fmt::Display for Chain<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut said = self.0.to_string();
+        let causes: Vec<&(dyn Error + 'static)> =
+            std::iter::successors(self.0.source(), |cause: &&(dyn Error + 'static)| (*cause).source()).collect();
+        let mut said = in_words(self.0.to_string(), &causes);
         f.write_str(&said)?;
-        let mut source = self.0.source();
-        while let Some(cause) = source {
-            let words = cause.to_string();
+        for (index, cause) in causes.iter().enumerate() {
+            let words = in_words(cause.to_string(), &causes[index + 1..]);
             // Some libraries repeat their cause in their own words.
             if !said.contains(&words) {
                 write!(f, ": {words}")?;
                 said = words;
             }
-            source = cause.source();
         }
         Ok(())
     }
+}
+
+/// Without what a library adds of its causes for programmers, in brackets, as it is in memory.
+fn in_words(text: String, causes: &[&(dyn Error + 'static)]) -> String {
+    causes.iter().fold(text, |text, cause| text.replace(&format!(" ({cause:?})"), ""))
 }
 
 #[cfg(test)]
@@ -40,6 +45,18 @@ mod tests {
     struct Told {
         said: &'static str,
         source: Option<Box<Told>>,
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("watch failed: {source} ({source:?})")]
+    struct Raw {
+        source: Told,
+    }
+
+    #[test]
+    fn what_is_meant_for_programmers_alone_is_left_out() {
+        let error = Raw { source: Told { said: "namespace not found", source: None } };
+        assert_eq!(chain(&error).to_string(), "watch failed: namespace not found");
     }
 
     #[test]

@@ -20,6 +20,17 @@ pub struct Xid {
     pub user_app: bool,
 }
 
+impl Xid {
+    /// What happened, in the words of people: `GPU has fallen off the bus`. Codes of old are known by their name alone.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        let (symbol, words) = self.name.split_once(" (").unwrap_or((self.name, ""));
+        let words = words.strip_suffix(')').unwrap_or(words);
+        let words = words.split(" -- ").next().unwrap_or(words);
+        if words.is_empty() || words.starts_with("unused") { symbol } else { words }
+    }
+}
+
 /// What the table says of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XidLevel {
@@ -74,6 +85,18 @@ mod tests {
         assert_eq!(xid("94").unwrap().level, XidLevel::Fixed(Level::P1));
         assert_eq!(xid("145").unwrap().level, XidLevel::ByDecode);
         assert_eq!(xid("154").unwrap().level, XidLevel::ByAction);
+    }
+
+    #[test]
+    fn a_code_is_told_in_the_words_of_people() {
+        for (code, words) in [
+            ("79", "GPU has fallen off the bus"),
+            ("45", "Preemptive cleanup, due to previous errors"),
+            ("1", "ROBUST_CHANNEL_FIFO_ERROR_FIFO_METHOD"),
+        ] {
+            assert_eq!(xid(code).unwrap().meaning(), words);
+        }
+        assert!(XIDS.values().all(|xid| !xid.meaning().is_empty()));
     }
 
     #[test]

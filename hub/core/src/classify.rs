@@ -4,7 +4,7 @@
 use gpuheal_proto::{fault::FaultClass, words::Level};
 
 use crate::{
-    catalogue::{self, Xid, XidLevel},
+    catalogue::{self, XidLevel},
     policy::{LevelOverride, Settings},
     snapshot::KnownFault,
 };
@@ -53,7 +53,7 @@ pub fn classify(fault: &KnownFault, settings: &Settings, ruled: Option<(&str, Le
     let base = match (own.level, counted) {
         (_, Some(counted)) => counted,
         (Some(level), None) => {
-            let why = format!("the policy's levels give {} {} {level}", fault.class, fault.code);
+            let why = format!("the policy's levels give it {level}");
             Classified { level, rule: "policy levels".to_owned(), why, ..shipped }
         }
         (None, None) => shipped,
@@ -72,7 +72,7 @@ fn counted(fault: &KnownFault, settings: &Settings, user_app: bool) -> Option<Cl
     let threshold = settings.detection.xid_errors;
     let known = fault.class == FaultClass::Xid && catalogue::xid(&fault.code).is_some();
     (known && !user_app && fault.count >= threshold).then(|| {
-        let why = format!("{} of xid {} in the window, {threshold} are the threshold", fault.count, fault.code);
+        let why = format!("{} times in the window", fault.count);
         Classified::new(Level::P0, XID_COUNT, why)
     })
 }
@@ -93,13 +93,13 @@ fn shipped(fault: &KnownFault) -> Classified {
         FaultClass::Thermal if fault.code == "high" => Classified::new(Level::P0, "thermal high", reading(fault)),
         FaultClass::Thermal => Classified::new(Level::P1, "thermal warn", reading(fault)),
         FaultClass::Driver => Classified::new(Level::P1, "driver", "the driver or its probe fails"),
-        FaultClass::NodeCondition => Classified::new(Level::P1, "node condition", format!("node condition {}", fault.code)),
-        FaultClass::Alert => Classified::new(Level::P1, "alert", format!("alert {}", fault.code)),
+        FaultClass::NodeCondition => Classified::new(Level::P1, "node condition", "told by the node itself"),
+        FaultClass::Alert => Classified::new(Level::P1, "alert", "an alert fires"),
         FaultClass::Allocatable => Classified::new(Level::P1, "allocatable", "fewer GPUs allocatable than the node has"),
         FaultClass::HealthWatch if fault.code.to_ascii_lowercase().contains("driver") => {
             Classified::new(Level::P1, "health watch", "DCGM's driver watch fails")
         }
-        FaultClass::HealthWatch => Classified::new(Level::P2, "health watch", format!("DCGM health watch {}", fault.code)).told(),
+        FaultClass::HealthWatch => Classified::new(Level::P2, "health watch", "DCGM's own watch fails").told(),
         FaultClass::Nvlink => Classified::new(Level::P2, "nvlink", "NVLink trouble; its weight depends on the node").told(),
         FaultClass::Pcie => Classified::new(Level::P2, "pcie", "PCIe trouble").told(),
         FaultClass::Source => Classified::new(Level::P2, "source", "the observer is ill, which says nothing of the GPU").told(),
@@ -115,21 +115,15 @@ fn reading(fault: &KnownFault) -> String {
 
 fn xid(fault: &KnownFault) -> Classified {
     let Some(xid) = catalogue::xid(&fault.code) else {
-        return Classified::new(Level::P2, "xid unknown", format!("xid {} is in no table of ours", fault.code)).told();
+        return Classified::new(Level::P2, "xid unknown", "in no table of ours").told();
     };
     let classified = match xid.level {
-        XidLevel::Fixed(level) => {
-            Classified::new(level, "xid catalogue", format!("xid {} {}: {}", fault.code, short(xid), xid.action))
-        }
+        XidLevel::Fixed(level) => Classified::new(level, "xid catalogue", xid.meaning()),
         XidLevel::ByAction => by_action(fault),
         XidLevel::ByDecode => by_decode(fault),
     };
     let notify = classified.notify || xid.action == "CONTACT_SUPPORT";
     Classified { user_app: xid.user_app, notify, opens: fault.code != "45", ..classified }
-}
-
-fn short(xid: &Xid) -> &'static str {
-    xid.name.split([' ', '(']).next().unwrap_or(xid.name)
 }
 
 /// Xid 154 names the driver's own recovery action by a number; the words beside it differ between drivers.
@@ -157,12 +151,12 @@ fn by_decode(fault: &KnownFault) -> Classified {
     let lines: Vec<String> = details(fault).map(str::to_ascii_lowercase).collect();
     let says = |word: &str| lines.iter().any(|line| line.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word));
     if says("nonfatal") {
-        return Classified::new(Level::P2, "xid nvlink 5", format!("xid {}: the line says Nonfatal", fault.code));
+        return Classified::new(Level::P2, "xid nvlink 5", "the line says Nonfatal");
     }
     if says("fatal") {
-        return Classified::new(Level::P0, "xid nvlink 5", format!("xid {}: the line says Fatal", fault.code));
+        return Classified::new(Level::P0, "xid nvlink 5", "the line says Fatal");
     }
-    Classified::new(Level::P2, "xid nvlink 5", format!("xid {} without its line cannot be decoded", fault.code)).told()
+    Classified::new(Level::P2, "xid nvlink 5", "it cannot be decoded without its line").told()
 }
 
 fn details(fault: &KnownFault) -> impl Iterator<Item = &str> {

@@ -40,14 +40,14 @@ pub fn corroborate(
     let own = own_groups(fault);
     let others = scene.other_groups(&own);
     let edge = fault.witnesses.iter().any(|seen| seen.onset == Onset::Edge);
-    let names = |groups: &BTreeSet<&'static str>| groups.iter().copied().collect::<Vec<_>>().join(", ");
     let agreed = own.len() + others.len() >= 2;
     if agreed {
         let all: BTreeSet<_> = own.union(&others).copied().collect();
-        return Standing::Stands(format!("{} agree", names(&all)));
+        return Standing::Stands(format!("{} agree", listed(all, "and")));
     }
     let age = if edge { "" } else { ", found standing with its age unknown" };
-    Standing::Waits(format!("only {} says so{age}: waits for {}", names(&own), wanted(fault.class)))
+    let wanted = wanted(fault.class, &own);
+    Standing::Waits(format!("only {} says so{age}: waits for {wanted}", listed(own, "and")))
 }
 
 /// What needs no second witness.
@@ -77,7 +77,7 @@ fn alone(fault: &KnownFault, classified: &Classified, settings: &Settings) -> Op
 fn counted(fault: &KnownFault, settings: &Settings) -> Option<String> {
     let threshold = settings.detection.xid_errors;
     let counts = |seen: &&Seen| matches!(seen.kind, Witness::ExporterCounter | Witness::KernelLine) && seen.count >= threshold;
-    fault.witnesses.iter().find(counts).map(|seen| format!("{} in the window, {threshold} are the threshold", seen.count))
+    fault.witnesses.iter().find(counts).map(|seen| format!("{} where it happened, {threshold} are the threshold", seen.count))
 }
 
 /// Witnesses that could err together count as one: gauge and counter come from one exporter.
@@ -126,12 +126,40 @@ fn accepts(class: FaultClass, kind: Witness) -> bool {
     }
 }
 
-fn wanted(class: FaultClass) -> &'static str {
-    match class {
-        FaultClass::Thermal => "a second field of that GPU (thermal clock event, memory temperature, clocks) or an alert",
-        FaultClass::GpuLost => "allocatable below capacity or a node condition",
-        FaultClass::Xid => "one other kind (kernel line, allocatable, missing rows, condition, alert, pod failure) or its count",
-        _ => "one other kind of witness, or a person",
+/// Kinds that can be the other one, the likeliest first.
+const OTHERS: [Witness; 8] = [
+    Witness::ExporterCounter,
+    Witness::KernelLine,
+    Witness::Allocatable,
+    Witness::MissingRows,
+    Witness::NodeCondition,
+    Witness::Alert,
+    Witness::PodFailure,
+    Witness::DcgmHealth,
+];
+
+/// What would be enough, without the kinds that are there.
+fn wanted(class: FaultClass, own: &BTreeSet<&'static str>) -> String {
+    let missing = |kind: Witness| !own.contains(group(kind));
+    if class == FaultClass::Thermal {
+        let offered = [
+            (Witness::ExporterCounter, "the exporter's own reading"),
+            (Witness::SecondField, "a second field of that GPU (thermal clock event, memory temperature, clocks)"),
+            (Witness::Alert, "an alert"),
+        ];
+        return listed(offered.into_iter().filter(|(kind, _)| missing(*kind)).map(|(_, words)| words), "or");
+    }
+    let kinds = OTHERS.into_iter().filter(|kind| accepts(class, *kind) && missing(*kind)).map(group);
+    let kind = format!("one other kind ({})", listed(kinds, "or"));
+    if class == FaultClass::Xid { format!("{kind}, or its count") } else { format!("{kind}, or a person") }
+}
+
+/// `a, b and c`.
+fn listed(words: impl IntoIterator<Item = &'static str>, last: &str) -> String {
+    let words: Vec<&str> = words.into_iter().collect();
+    match words.split_last() {
+        Some((end, rest)) if !rest.is_empty() => format!("{} {last} {end}", rest.join(", ")),
+        _ => words.concat(),
     }
 }
 

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gpuheal_proto::ids::ClusterId;
 
+/// Heading of what says where the hub is: told apart from what a verb itself takes.
+const CONNECTION: &str = "Connection";
+
 /// See faults, explain decisions, act on nodes and change policy of a gpu-selfhealing hub.
 #[derive(Debug, Parser)]
 #[command(name = "gpuhealctl", version, about, max_term_width = 100)]
@@ -24,13 +27,16 @@ pub struct Args {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Reach {
     /// The hub's fleet listener, https://HOST:PORT
-    #[arg(long, global = true, env = "GPUHEAL_HUB", value_name = "URL")]
+    #[arg(long, global = true, env = "GPUHEAL_HUB", value_name = "URL", help_heading = CONNECTION)]
     pub hub: Option<String>,
     /// Directory with tls.crt, tls.key and ca.crt of a user
-    #[arg(long, global = true, env = "GPUHEAL_IDENTITY", value_name = "DIR")]
+    #[arg(long, global = true, env = "GPUHEAL_IDENTITY", value_name = "DIR", help_heading = CONNECTION)]
     pub identity: Option<PathBuf>,
     /// Seconds that the whole call may take
-    #[arg(long, global = true, env = "GPUHEAL_TIMEOUT_S", value_name = "SECONDS", default_value_t = 10)]
+    #[arg(
+        long, global = true, env = "GPUHEAL_TIMEOUT_S", value_name = "SECONDS", default_value_t = 10, help_heading = CONNECTION,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub timeout_s: u32,
 }
 
@@ -62,7 +68,7 @@ pub enum Verb {
         #[arg(long)]
         stale: bool,
         /// How many at most
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
     /// List GPU nodes
@@ -74,7 +80,7 @@ pub enum Verb {
         #[arg(long)]
         out: bool,
         /// How many at most
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
     /// List incidents, newest first
@@ -120,13 +126,13 @@ pub enum Verb {
     /// Stop the whole fleet: nothing harmful is begun anywhere, and what is under way is called off
     Stop {
         /// Why; everybody who asks why nothing is done reads it
-        #[arg(long)]
+        #[arg(long, value_parser = said)]
         reason: String,
     },
     /// Let a stopped fleet go on
     Resume {
         /// Why; it is kept in the audit
-        #[arg(long)]
+        #[arg(long, value_parser = said)]
         reason: String,
     },
     /// The fleet's policy
@@ -135,6 +141,11 @@ pub enum Verb {
     /// What was done, by whom, and the proof that the record is whole
     #[command(subcommand)]
     Audit(Audit),
+}
+
+/// A text that says something: whoever reads the audit must not find nothing.
+fn said(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("it is empty: say why") } else { Ok(text.to_owned()) }
 }
 
 /// Which incidents or commands.
@@ -150,7 +161,7 @@ pub struct Filter {
     #[arg(long)]
     pub open: bool,
     /// How many at most
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 
@@ -161,7 +172,7 @@ pub struct Request {
     #[arg(long)]
     pub cluster: ClusterId,
     /// Why; it is kept in the audit
-    #[arg(long)]
+    #[arg(long, value_parser = said)]
     pub reason: String,
     /// Repeat a request safely: the same id gives the first answer again (random unless given)
     #[arg(long, value_name = "ID")]
@@ -255,7 +266,7 @@ pub enum Audit {
         #[arg(long)]
         incident: Option<String>,
         /// How many at most
-        #[arg(long, default_value_t = 200)]
+        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
     },
     /// Check a cluster's chain from its first entry on; the fleet's own and all clusters' unless one is named

@@ -1,7 +1,7 @@
 //! One function per verb: ask the hub, hand the answer to the printer. What the hub refuses is a failure of the program.
 
 mod audit;
-mod lists;
+pub(crate) mod lists;
 mod policy;
 
 use std::io;

@@ -25,7 +25,28 @@ pub(crate) async fn connect(reach: &Reach) -> Result<Channel, Error> {
         .map_err(|source| Error::Identity { dir: dir.display().to_string(), source })?
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(Duration::from_secs(reach.timeout_s.into()));
-    endpoint.connect().await.map_err(|source| Error::Connect { url: url.to_owned(), source })
+    endpoint.connect().await.map_err(|source| {
+        if of_another_pki(&source) {
+            Error::Pki { url: url.to_owned(), dir: dir.display().to_string(), source }
+        } else {
+            Error::Connect { url: url.to_owned(), source }
+        }
+    })
+}
+
+/// Whether TLS came to nothing because the hub's certificate was issued by a CA that is not ours.
+fn of_another_pki(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // An I/O error shows what is within it in no other way.
+        let within = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = error.downcast_ref::<rustls::Error>().or_else(|| within.and_then(|within| within.downcast_ref()));
+        if let Some(rustls::Error::InvalidCertificate(why)) = tls {
+            return matches!(why, rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature);
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn read(dir: &Path, name: &str) -> Result<Vec<u8>, Error> {
@@ -60,6 +81,18 @@ pub(crate) enum Error {
     #[error("the identity in {dir} is not usable")]
     Identity {
         /// Where.
+        dir: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// Whoever answers was certified by somebody else.
+    #[error(
+        "cannot trust {url}: ca.crt in {dir} is of another PKI than the hub's certificate; take the identity of this hub's PKI"
+    )]
+    Pki {
+        /// Where.
+        url: String,
+        /// The identity.
         dir: String,
         /// Why.
         source: tonic::transport::Error,

@@ -3,7 +3,7 @@
 pub mod args;
 mod call;
 mod connect;
-mod output;
+pub mod output;
 pub mod pki;
 pub mod run;
 mod visible;

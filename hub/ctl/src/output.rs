@@ -23,9 +23,9 @@ use gpuheal_proto::{
 };
 use serde::Serialize;
 
-use crate::{args::Format, visible};
+use crate::{args::Format, call::lists::Stopped, visible};
 use fill::Fill;
-use grid::grid;
+pub use grid::grid;
 pub(crate) use progress::Progress;
 pub(crate) use rows::{Checked, Row};
 
@@ -48,20 +48,26 @@ struct List<'a, T> {
     items: &'a [T],
     /// There is more on the hub than was asked for.
     truncated: bool,
+    #[serde(flatten)]
+    stopped: &'a Stopped,
 }
 
 impl Printer {
     pub(crate) fn new(format: Format, now: Timestamp) -> Self {
-        let (out, terminal) = (io::stdout(), io::stdout().is_terminal());
-        let width = Table::new().width().filter(|columns| terminal && *columns > 0);
-        Self { format, now, terminal, width: width.map(|columns| columns.max(COLUMNS_MIN).into()), out: Box::new(out) }
+        Self { format, now, terminal: io::stdout().is_terminal(), width: columns(), out: Box::new(io::stdout()) }
     }
 
     /// A list of one kind.
     pub(crate) fn list<T: Row + Serialize>(&mut self, items: &[T], more: bool) -> io::Result<()> {
+        self.list_beside(items, more, &Stopped::default())
+    }
+
+    /// A list, and what stands still meanwhile.
+    pub(crate) fn list_beside<T: Row + Serialize>(&mut self, items: &[T], more: bool, stopped: &Stopped) -> io::Result<()> {
         if self.format != Format::Table {
-            return self.value(&List { items, truncated: more });
+            return self.value(&List { items, truncated: more, stopped });
         }
+        standing_still(stopped)?;
         if items.is_empty() {
             return hint("nothing found");
         }
@@ -73,7 +79,7 @@ impl Printer {
     pub(crate) fn files(&mut self, files: &[PathBuf]) -> io::Result<()> {
         let names: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
         if self.format != Format::Table {
-            return self.value(&List { items: &names, truncated: false });
+            return self.value(&List { items: &names, truncated: false, stopped: &Stopped::default() });
         }
         for name in names {
             self.say(&name)?;
@@ -163,7 +169,7 @@ impl Printer {
         self.section("each fault", &judged(&answer.faults))?;
         self.section("steps", &answer.steps)?;
         self.section("what would change it", &answer.would_change)?;
-        self.part::<FaultSummary>(&answer.faults)?;
+        self.part::<FaultSummary>(&told_once(&answer.faults))?;
         self.part::<DecisionSummary>(&answer.history)
     }
 
@@ -207,9 +213,50 @@ impl Printer {
     }
 }
 
+/// Columns that lines must fit into; none in a pipe.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    let width = Table::new().width().filter(|columns| io::stdout().is_terminal() && *columns > 0);
+    width.map(|columns| columns.max(COLUMNS_MIN).into())
+}
+
+/// Who sees that nothing happens must see why.
+fn standing_still(stopped: &Stopped) -> io::Result<()> {
+    if !stopped.fleet_stopped_for.is_empty() {
+        hint(&format!("the fleet is stopped: {}; gpuhealctl resume --reason WHY lets it go on", stopped.fleet_stopped_for))?;
+    }
+    for cluster in &stopped.clusters_stopped {
+        hint(&format!("cluster {cluster} is stopped by its own ConfigMap (ceiling.stop)"))?;
+    }
+    Ok(())
+}
+
 /// What people should know and scripts need not.
 fn hint(line: &str) -> io::Result<()> {
     writeln!(io::stderr(), "{}", visible::clean(line))
+}
+
+/// Faults that differ in nothing but their GPU as one row each; JSON and YAML have every one.
+fn told_once(faults: &[FaultSummary]) -> Vec<FaultSummary> {
+    let alike = |a: &FaultSummary, b: &FaultSummary| {
+        let kind =
+            |one: &FaultSummary| (one.class.clone(), one.code.clone(), one.level.clone(), one.onset.clone(), one.source.clone());
+        kind(a) == kind(b) && a.witnesses == b.witnesses && !a.gpu_slot.is_empty() && !b.gpu_slot.is_empty()
+    };
+    let mut groups: Vec<Vec<&FaultSummary>> = Vec::new();
+    for fault in faults {
+        match groups.iter_mut().find(|group| alike(group[0], fault)) {
+            Some(group) => group.push(fault),
+            None => groups.push(vec![fault]),
+        }
+    }
+    let row = |group: Vec<&FaultSummary>| FaultSummary {
+        gpu_slot: rows::gpus(&group).unwrap_or_else(|| group[0].gpu_slot.clone()),
+        count: group.iter().map(|fault| fault.count).sum(),
+        last_unix_ms: group.iter().map(|fault| fault.last_unix_ms).max().unwrap_or_default(),
+        ..group[0].clone()
+    };
+    groups.into_iter().map(row).collect()
 }
 
 /// How each fault was judged: its level by which rule, how far the policy goes for it, and what comes of it. Faults that

@@ -10,6 +10,7 @@ use crate::{
     identity::denied::Serial,
     store::{
         decommission::{self, Outcome},
+        fleet::cluster_known,
         pool, quarantine, revocation,
     },
     wake,
@@ -23,6 +24,9 @@ pub(super) async fn revoke(args: &Revoke) -> anyhow::Result<()> {
     let pool = pool(&args.who.database.url_past_poolers()?).await?;
     let ended = revocation::revoke(&pool, &args.who.cluster, &what, &args.who.actor(), &args.who.reason).await?;
     ring(&pool).await;
+    if !cluster_known(&mut *pool.acquire().await?, &args.who.cluster).await? {
+        tracing::warn!(cluster.id = %args.who.cluster, "no cluster of this id has ever attached: is it spelled right? It is refused when it comes");
+    }
     tracing::info!(cluster.id = %args.who.cluster, sessions = ended, "revoked: hubs cut what is open within a second");
     Ok(())
 }

@@ -84,6 +84,22 @@ mod tests {
         CertificateCheck(tls::Identity::open(dir.path().to_owned()).unwrap()).problem().await
     }
 
+    #[test]
+    fn a_spokes_or_a_users_certificate_is_refused_as_the_hubs() {
+        let authority = Authority::new("d", 30, clock::now()).unwrap();
+        for (leaf, whose) in
+            [(Leaf::user("d", "operator"), "user operator"), (Leaf::spoke("d", &"c1".parse().unwrap()), "spoke c1")]
+        {
+            let (dir, leaf) = (tempfile::tempdir().unwrap(), authority.issue(&leaf).unwrap());
+            for (name, text) in [("tls.crt", leaf.cert_pem.as_str()), ("tls.key", &leaf.key_pem), ("ca.crt", authority.cert_pem())]
+            {
+                fs::write(dir.path().join(name), text).unwrap();
+            }
+            let refused = tls::Identity::open(dir.path().to_owned()).unwrap_err().to_string();
+            assert!(refused.contains(whose) && refused.contains("pki init"), "{refused}");
+        }
+    }
+
     #[tokio::test]
     async fn a_hub_is_not_ready_once_its_certificate_expired() {
         assert_eq!(problem(clock::now()).await, None);

@@ -6,6 +6,7 @@ use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
 use tonic::{Code, Response, Status};
 
 use crate::{
+    identity::UserName,
     metrics,
     store::{self, Class, fleet::cluster_known},
 };
@@ -71,6 +72,17 @@ pub(super) fn short(field: &str, text: &str) -> Result<(), Status> {
         return Err(Status::invalid_argument(format!("{field}: {} bytes, at most {TEXT_BYTES_MAX} are allowed", text.len())));
     }
     if text.contains('\0') { Err(Status::invalid_argument(format!("{field}: it holds a zero byte"))) } else { Ok(()) }
+}
+
+/// Why somebody asks for something: kept in the audit, so that it must say something.
+pub(super) fn reason(text: &str) -> Result<(), Status> {
+    short("reason", text)?;
+    if text.trim().is_empty() { Err(Status::invalid_argument("reason: it is empty")) } else { Ok(()) }
+}
+
+/// A person as the audit names them.
+pub(super) fn actor(user: &UserName) -> String {
+    format!("user/{user}")
 }
 
 /// A moment as it travels; 0 for never.

@@ -1,8 +1,14 @@
 //! Clusters, their nodes, and what their spokes watch.
 
-use gpuheal_proto::fleet::v1::{
-    Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, ListSourcesRequest,
-    ListSourcesResponse, Node, Source, cluster_service_server::ClusterService,
+use std::collections::BTreeSet;
+
+use gpuheal_hub_core::policy::Narrowing;
+use gpuheal_proto::{
+    fleet::v1::{
+        Cluster, ListClustersRequest, ListClustersResponse, ListNodesRequest, ListNodesResponse, ListSourcesRequest,
+        ListSourcesResponse, Node, Source, cluster_service_server::ClusterService,
+    },
+    kubernetes::CONFIG_MAP,
 };
 use tonic::{Request, Response, Status};
 
@@ -36,9 +42,11 @@ impl Fleet {
         let mut rows = fleet::clusters(&mut conn, &after, i64::from(size) + 1).await.map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::token("clusters", &[&last.cluster_id]));
+        let stopped = fleet::stopped_for(&mut conn).await.map_err(|error| failed(&error))?;
         Ok(ListClustersResponse {
-            clusters: rows.into_iter().map(wire_cluster).collect(),
+            clusters: rows.into_iter().map(|row| wire_cluster(row, stopped.as_deref())).collect(),
             next_page_token: next.unwrap_or_default(),
+            fleet_stopped_for: stopped.unwrap_or_default(),
         })
     }
 
@@ -53,7 +61,17 @@ impl Fleet {
             .map_err(|error| failed(&error))?;
         let more = page::cut(&mut rows, size);
         let next = rows.last().filter(|_| more).map(|last| page::token("nodes", &[&last.cluster_id, &last.node_name]));
-        Ok(ListNodesResponse { nodes: rows.into_iter().map(wire_node).collect(), next_page_token: next.unwrap_or_default() })
+        let stopped = fleet::stopped_for(&mut conn).await.map_err(|error| failed(&error))?;
+        let shown: BTreeSet<&str> = rows.iter().map(|row| row.cluster_id.as_str()).collect();
+        let shown: Vec<&str> = shown.into_iter().collect();
+        let own = fleet::own_settings(&mut conn, &shown).await.map_err(|error| failed(&error))?;
+        let clusters_stopped = own.into_iter().filter(|(_, text)| Narrowing::stops(text)).map(|(cluster, _)| cluster).collect();
+        Ok(ListNodesResponse {
+            nodes: rows.into_iter().map(wire_node).collect(),
+            next_page_token: next.unwrap_or_default(),
+            fleet_stopped_for: stopped.unwrap_or_default(),
+            clusters_stopped,
+        })
     }
 
     async fn sources(&self, request: ListSourcesRequest) -> Result<ListSourcesResponse, Status> {
@@ -71,8 +89,22 @@ impl Fleet {
     }
 }
 
-fn wire_cluster(row: fleet::Cluster) -> Cluster {
-    let errors: Vec<String> = serde_json::from_value(row.config_errors).unwrap_or_default();
+/// Whether anything is done in a cluster at all, and why not.
+fn state(row: &fleet::Cluster, fleet_stopped_for: Option<&str>) -> (&'static str, String) {
+    match (row.quarantine.as_deref(), fleet_stopped_for) {
+        (Some("decommissioned"), _) => ("decommissioned", "taken out of the fleet: its id is never let in again".to_owned()),
+        (Some(cause), _) => ("quarantined", format!("its identity was seen in two places ({cause}): nobody attaches under it")),
+        (None, Some(why)) => ("stopped", format!("the fleet is stopped: {why}")),
+        (None, None) if Narrowing::stops(&row.config_yaml) => {
+            ("stopped", format!("its own ConfigMap {CONFIG_MAP} says ceiling.stop"))
+        }
+        (None, None) => ("active", String::new()),
+    }
+}
+
+fn wire_cluster(row: fleet::Cluster, fleet_stopped_for: Option<&str>) -> Cluster {
+    let errors: Vec<String> = serde_json::from_value(row.config_errors.clone()).unwrap_or_default();
+    let (state, state_reason) = state(&row, fleet_stopped_for);
     Cluster {
         cluster_id: row.cluster_id,
         name: row.name,
@@ -89,6 +121,8 @@ fn wire_cluster(row: fleet::Cluster) -> Cluster {
         config_errors: errors.join("; "),
         sources: count(row.sources),
         sources_fresh: count(row.sources_fresh),
+        state: state.to_owned(),
+        state_reason,
     }
 }
 

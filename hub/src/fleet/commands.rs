@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{cluster, connection, counted, failed, known, short, unix_ms},
+    call::{actor, cluster, connection, counted, failed, known, reason, short, unix_ms},
     page,
 };
 use crate::{
@@ -65,22 +65,24 @@ impl Fleet {
 
 impl Fleet {
     async fn processed(&self, user: &UserName, request: ProcessRequest) -> Result<ProcessResponse, Status> {
+        reason(&request.reason)?;
         let response = decide::process_by_user(&self.pool, user.as_str(), request).await?;
         self.wake.decided.notify_one();
         Ok(response)
     }
 
     async fn stopped(&self, user: &UserName, request: StopFleetRequest) -> Result<StopFleetResponse, Status> {
-        let reason = given(request.reason)?;
-        let before = stop::fleet_stop(&self.pool, Some(&reason), &reason, &format!("user {user}")).await;
+        let why = request.reason;
+        reason(&why)?;
+        let before = stop::fleet_stop(&self.pool, Some(&why), &why, &actor(user)).await;
         let before = before.map_err(|error| failed(&error))?;
         self.wake.ingested.notify_one();
-        Ok(StopFleetResponse { already: before.is_some(), reason: before.unwrap_or(reason) })
+        Ok(StopFleetResponse { already: before.is_some(), reason: before.unwrap_or(why) })
     }
 
     async fn resumed(&self, user: &UserName, request: ResumeFleetRequest) -> Result<ResumeFleetResponse, Status> {
-        let reason = given(request.reason)?;
-        let before = stop::fleet_stop(&self.pool, None, &reason, &format!("user {user}")).await;
+        reason(&request.reason)?;
+        let before = stop::fleet_stop(&self.pool, None, &request.reason, &actor(user)).await;
         let before = before.map_err(|error| failed(&error))?;
         self.wake.ingested.notify_one();
         Ok(ResumeFleetResponse { stopped_for: before.unwrap_or_default() })
@@ -125,10 +127,4 @@ fn steps(asked: &Value, done: &Value) -> Vec<StepSummary> {
         finished_unix_ms: moment(step, "finished_unix_ms"),
     };
     done.iter().map(reported).collect()
-}
-
-/// A reason that says something.
-fn given(reason: String) -> Result<String, Status> {
-    short("reason", &reason)?;
-    if reason.trim().is_empty() { Err(Status::invalid_argument("reason: it is empty")) } else { Ok(reason) }
 }

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     Fleet,
-    call::{connection, counted, failed, short},
+    call::{actor, connection, counted, failed, short},
 };
 use crate::{
     identity::{self, UserName},
@@ -54,7 +54,7 @@ impl Fleet {
         if request.dry_run {
             return Ok(ApplyPolicyResponse { digest: checked.digest, ..ApplyPolicyResponse::default() });
         }
-        let by = format!("user {user}");
+        let by = actor(user);
         let applied = policy::policy_apply(&self.pool, &request.yaml, &checked.digest, &by, &request.request_id)
             .await
             .map_err(|error| failed(&error))?;

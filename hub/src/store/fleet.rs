@@ -36,6 +36,10 @@ pub struct Cluster {
     pub settings_version: i64,
     /// What is wrong with the cluster's own settings, as a JSON list of texts.
     pub config_errors: serde_json::Value,
+    /// The cluster owner's own settings.
+    pub config_yaml: String,
+    /// Why nobody attaches under this identity; none: it may.
+    pub quarantine: Option<String>,
     /// What its spoke watches.
     pub sources: i64,
     /// How many of these are fresh.
@@ -54,9 +58,11 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
                 (SELECT count(*) FROM nodes n WHERE n.cluster_id = c.cluster_id AND n.gone_at IS NULL) AS gpu_nodes,
                 COALESCE(b.out, 0)::bigint AS nodes_out, COALESCE(b.allowed, 0)::bigint AS allowed,
                 (SELECT count(*) FROM incidents i WHERE i.cluster_id = c.cluster_id AND i.closed_at IS NULL) AS open_incidents,
-                c.state_as_of, c.spoke_version, c.settings_version, c.config_errors, f.sources, f.sources_fresh
+                c.state_as_of, c.spoke_version, c.settings_version, c.config_errors, c.config_yaml, q.cause AS quarantine,
+                f.sources, f.sources_fresh
          FROM (SELECT * FROM clusters WHERE cluster_id > $1 ORDER BY cluster_id LIMIT $2) c
          LEFT JOIN budgets b ON b.cluster_id = c.cluster_id AND b.kind = 'cluster'
+         LEFT JOIN quarantines q ON q.cluster_id = c.cluster_id
          LEFT JOIN LATERAL (
              SELECT count(*) AS replicas, bool_or(lease_transitions IS NOT NULL) AS leads,
                     (array_agg(replica_id ORDER BY lease_transitions DESC) FILTER (WHERE lease_transitions IS NOT NULL))[1] AS leader
@@ -70,6 +76,26 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
     .fetch_all(conn)
     .await
     .label("fleet.clusters")
+}
+
+/// Why the whole fleet is stopped, if it is.
+///
+/// # Errors
+/// When the database fails.
+pub async fn stopped_for(conn: &mut PgConnection) -> Result<Option<String>, Error> {
+    sqlx::query_scalar("SELECT stop_reason FROM hub_state").fetch_one(conn).await.label("fleet.stopped_for")
+}
+
+/// The own settings of these clusters, where they have any.
+///
+/// # Errors
+/// When the database fails.
+pub async fn own_settings(conn: &mut PgConnection, clusters: &[&str]) -> Result<Vec<(String, String)>, Error> {
+    sqlx::query_as("SELECT cluster_id, config_yaml FROM clusters WHERE cluster_id = ANY ($1) AND config_yaml <> '' ORDER BY 1")
+        .bind(clusters)
+        .fetch_all(conn)
+        .await
+        .label("fleet.own_settings")
 }
 
 /// Whether a cluster has ever attached.

@@ -22,7 +22,7 @@ pub async fn fleet_stop(pool: &PgPool, stop: Option<&str>, why: &str, by: &str) 
     touched("stop.set", 1, &result)?;
     let now = moment::now(&mut tx).await?;
     let entry = Entry {
-        kind: Kind::FleetStop,
+        kind: if stop.is_some() { Kind::FleetStop } else { Kind::FleetResume },
         actor: by.to_owned(),
         subject: "fleet".to_owned(),
         incident: None,

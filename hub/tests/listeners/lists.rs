@@ -2,7 +2,8 @@
 
 use gpuheal_proto::fleet::v1::{
     ApplyPolicyRequest, GetPolicyRequest, ListClustersRequest, ListCommandsRequest, ListEntriesRequest, ListIncidentsRequest,
-    ListNodesRequest, VerifyChainRequest, audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
+    ListNodesRequest, ProcessRequest, ResumeFleetRequest, StopFleetRequest, VerifyChainRequest,
+    audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
     command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
     policy_service_client::PolicyServiceClient,
 };
@@ -98,5 +99,31 @@ async fn a_policy_is_kept_as_it_was_written_and_a_broken_one_not_at_all() {
     let again = client.apply_policy(ApplyPolicyRequest { dry_run: false, ..dry }).await.unwrap().into_inner();
     assert_eq!((again.revision, again.unchanged), (1, true));
     let kept = client.get_policy(GetPolicyRequest::default()).await.unwrap().into_inner();
-    assert_eq!((kept.yaml.as_str(), kept.applied_by.as_str()), (yaml, "user operator"));
+    assert_eq!((kept.yaml.as_str(), kept.applied_by.as_str()), (yaml, "user/operator"));
+}
+
+#[tokio::test]
+async fn an_empty_reason_is_refused_whatever_is_asked() {
+    let hub = Hub::start_with_database().await;
+    let mut client = CommandServiceClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    for blank in ["", "  "] {
+        let reason = blank.to_owned();
+        let process = ProcessRequest {
+            request_id: "r1".into(),
+            cluster_id: "alpha".into(),
+            node: "n1".into(),
+            action: "release".into(),
+            reason: reason.clone(),
+            ..ProcessRequest::default()
+        };
+        let refused = [
+            client.process(process).await.unwrap_err(),
+            client.stop_fleet(StopFleetRequest { reason: reason.clone() }).await.unwrap_err(),
+            client.resume_fleet(ResumeFleetRequest { reason }).await.unwrap_err(),
+        ];
+        for status in refused {
+            assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+            assert_eq!(status.message(), "reason: it is empty");
+        }
+    }
 }

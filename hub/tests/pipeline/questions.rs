@@ -30,7 +30,7 @@ async fn lived_in() -> World {
         settle(&world.pool, &c1, status, None).await.unwrap();
     }
     process(&world.pool, &request("r1", 3, Action::Mark)).await.unwrap();
-    fleet_stop(&world.pool, Some("drill"), "drill", "user operator").await.unwrap();
+    fleet_stop(&world.pool, Some("drill"), "drill", "user/operator").await.unwrap();
     world.faults(&c1, &[xid79(&c1, 2)]).await;
     world.decide().await;
     world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;
@@ -50,6 +50,21 @@ async fn each_question_of_the_docs_is_answered_to_an_auditor() {
         assert!(!rows.is_empty(), "nothing to answer: {query}");
     }
     conn.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_did_something_by_hand_is_listed_with_what_and_why() {
+    let world = lived_in().await;
+    fleet_stop(&world.pool, None, "drill is over", "user/operator").await.unwrap();
+    process(&world.pool, &request("r2", 99, Action::Mark)).await.unwrap();
+    let asked = queries().into_iter().find(|query| query.contains("fleet_resume")).unwrap();
+    let told = format!("SELECT what || ': ' || coalesce(reason, '') FROM ({}) q", asked.trim().trim_end_matches(';'));
+    let told = world.lines(&told).await;
+    for what in ["fleet_stop: drill", "fleet_resume: drill is over"] {
+        assert!(told.iter().any(|line| line == what), "{what} in {told:?}");
+    }
+    assert_eq!(told.iter().filter(|line| line.starts_with("mark: ")).count(), 2, "one that was met and one that was not: {told:?}");
+    assert!(told.iter().all(|line| !line.ends_with(": ")), "a reason each: {told:?}");
 }
 
 #[tokio::test]

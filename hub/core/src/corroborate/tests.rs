@@ -35,6 +35,26 @@ fn an_xid_gauge_alone_waits_however_long() {
 }
 
 #[test]
+fn what_is_waited_for_is_never_the_kind_that_is_there() {
+    for (class, kind) in [
+        (Xid, ExporterGauge),
+        (Xid, Witness::Alert),
+        (GpuLost, MissingRows),
+        (NodeCondition, Witness::NodeCondition),
+        (Alert, Witness::Alert),
+        (Thermal, SecondField),
+        (Thermal, Witness::Alert),
+    ] {
+        let Standing::Waits(why) = judge(&fault(class, if class == Thermal { "high" } else { "79" }, kind, Edge), &[]) else {
+            panic!("{class} {kind}")
+        };
+        let (_, wanted) = why.split_once("waits for").unwrap();
+        assert!(!wanted.contains(group(kind)), "{class}: {why}");
+        assert!(kind == ExporterGauge || wanted.contains("exporter"), "{class}: {why}");
+    }
+}
+
+#[test]
 fn gauge_and_count_of_one_exporter_are_one_witness() {
     let mut gauge = fault(Xid, "79", ExporterGauge, Edge);
     gauge.witnesses.push(seen(ExporterCounter, Edge));

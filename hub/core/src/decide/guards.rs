@@ -113,7 +113,7 @@ fn cooled(snapshot: &Snapshot, incident: Option<IncidentId>, request: Option<&Re
         Some(Some(until)) => Err(Block {
             state: IncidentState::Suppressed,
             ..Block::new(
-                format!("in cooldown of incident {} until {until}", row.incident),
+                format!("in cooldown of incident {} until {until}{}", row.incident, waiver(request)),
                 format!("the cooldown ends at {until}, or a person waives it"),
                 until,
             )
@@ -127,6 +127,11 @@ fn cooled(snapshot: &Snapshot, incident: Option<IncidentId>, request: Option<&Re
             )
         }),
     }
+}
+
+/// How whoever asks can go on all the same.
+fn waiver(request: Option<&Request>) -> &'static str {
+    if request.is_some() { "; gpuhealctl process --override-cooldown waives it" } else { "" }
 }
 
 /// Budgets and rates, in their fixed order: fleet, then cluster. A node that holds its place already needs none.

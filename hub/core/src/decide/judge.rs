@@ -114,11 +114,11 @@ fn judge<'a>(fault: &'a KnownFault, snapshot: &Snapshot, policy: &Policy, settin
             judged.tell_at = Some(fault.first_at.after(settings.corroboration.within));
             judged.wait_until = judged.tell_at.filter(|at| now < *at);
             judged.would = Some(format!("{}: a second kind of witness, or a person", judged.name()));
-            judged.reason = format!("{level} {}, {why}", judged.classified.why);
+            judged.reason = format!("{}; {why}", judged.classified.why);
         }
         Standing::Stands(why) => {
             judged.tell_at = Some(fault.first_at);
-            judged.reason = format!("{level} {}: {why}", judged.classified.why);
+            judged.reason = format!("{}; {why}", judged.classified.why);
             stands(&mut judged, settings, now);
         }
     }

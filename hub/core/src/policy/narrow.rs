@@ -19,6 +19,13 @@ impl Narrowing {
         }
     }
 
+    /// Whether a cluster owner's text stops their spoke: `ceiling.stop`, which the spoke itself obeys. For whoever shows it.
+    #[must_use]
+    pub fn stops(text: &str) -> bool {
+        let read = serde_saphyr::from_str::<serde_json::Value>(text).ok();
+        read.and_then(|read| read.pointer("/ceiling/stop")?.as_bool()).unwrap_or(false)
+    }
+
     /// Makes `settings` at most as daring as both.
     pub fn apply(&self, settings: &mut Settings) {
         if let Some(cooldown) = self.cooldown {
@@ -90,5 +97,13 @@ mod tests {
         assert_eq!(settings.detection.xid_errors, 9);
         assert_eq!((settings.detection.thermal.high_celsius, settings.detection.thermal.warn_celsius), (90.0, 88.0));
         assert!(!settings.response.evict && !settings.response.taint && !settings.response.notify);
+    }
+
+    #[test]
+    fn a_clusters_own_stop_is_seen_where_the_spoke_sees_it() {
+        assert!(Narrowing::stops("alertLevel: P0\nceiling:\n  stop: true\n"));
+        for text in ["", "ceiling: {nodesOut: 1}", "ceiling: {stop: false}", "stop: true", "]["] {
+            assert!(!Narrowing::stops(text), "{text}");
+        }
     }
 }

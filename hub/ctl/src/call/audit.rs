@@ -42,7 +42,7 @@ pub(super) async fn call(verb: &Audit, channel: Channel, printer: &mut Printer) 
 const FLEET_CHAIN: &str = "_fleet";
 
 async fn all_chains(channel: Channel) -> Result<Vec<String>, Error> {
-    let (all, _) = all_clusters(channel).await?;
+    let (all, ..) = all_clusters(channel).await?;
     Ok(std::iter::once(FLEET_CHAIN.to_owned()).chain(all.into_iter().map(|cluster| cluster.cluster_id)).collect())
 }
 

@@ -1,5 +1,7 @@
 //! The lists, page by page until the limit is reached.
 
+use std::cell::RefCell;
+
 use gpuheal_proto::{
     fleet::v1::{
         Cluster, ListClustersRequest, ListCommandsRequest, ListIncidentsRequest, ListNodesRequest, ListSourcesRequest,
@@ -21,6 +23,17 @@ use crate::{
 const PAGE_MAX: u32 = 1000;
 /// More clusters than anybody has: the list ends there rather than never.
 const CLUSTERS_MAX: u32 = 100_000;
+
+/// What stands still, as a list tells it beside its rows.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Stopped {
+    /// Why the whole fleet is stopped.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) fleet_stopped_for: String,
+    /// Clusters whose owner stopped them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) clusters_stopped: Vec<String>,
+}
 
 /// A page of a list, and the token of the next one.
 pub(super) type Page<T> = Result<(Vec<T>, String), Status>;
@@ -52,19 +65,24 @@ pub(super) async fn listed<T: Row + Serialize>(
     Ok(true)
 }
 
-/// Every cluster.
-pub(super) async fn all_clusters(channel: Channel) -> Result<(Vec<Cluster>, bool), Status> {
+/// Every cluster, and why the fleet is stopped if it is.
+pub(super) async fn all_clusters(channel: Channel) -> Result<(Vec<Cluster>, bool, String), Status> {
     let client = ClusterServiceClient::new(channel);
-    pages(CLUSTERS_MAX, async |page_size, page_token| {
+    let stopped = RefCell::new(String::new());
+    let (all, more) = pages(CLUSTERS_MAX, async |page_size, page_token| {
         let page = client.clone().list_clusters(ListClustersRequest { page_size, page_token }).await?.into_inner();
+        stopped.replace(page.fleet_stopped_for);
         Ok((page.clusters, page.next_page_token))
     })
-    .await
+    .await?;
+    Ok((all, more, stopped.into_inner()))
 }
 
 pub(super) async fn clusters(channel: Channel, printer: &mut Printer) -> Result<bool, Error> {
-    let (all, more) = all_clusters(channel).await?;
-    printer.list(&all, more)?;
+    let (all, more, fleet_stopped_for) = all_clusters(channel).await?;
+    let own = |cluster: &&Cluster| fleet_stopped_for.is_empty() && cluster.state == "stopped";
+    let clusters_stopped = all.iter().filter(own).map(|cluster| cluster.cluster_id.clone()).collect();
+    printer.list_beside(&all, more, &Stopped { fleet_stopped_for, clusters_stopped })?;
     Ok(true)
 }
 
@@ -92,12 +110,25 @@ pub(super) async fn nodes(
     limit: u32,
 ) -> Result<bool, Error> {
     let client = ClusterServiceClient::new(channel);
-    listed(printer, limit, async |page_size, page_token| {
+    let stopped = RefCell::new(Stopped::default());
+    let (all, more) = pages(limit, async |page_size, page_token| {
         let request = ListNodesRequest { cluster_id: text(cluster), out_only, page_size, page_token };
         let page = client.clone().list_nodes(request).await?.into_inner();
+        stopped.borrow_mut().add(page.fleet_stopped_for, page.clusters_stopped);
         Ok((page.nodes, page.next_page_token))
     })
-    .await
+    .await?;
+    printer.list_beside(&all, more, &stopped.into_inner())?;
+    Ok(true)
+}
+
+impl Stopped {
+    /// A page's own account; a cluster may be on two.
+    fn add(&mut self, fleet: String, clusters: Vec<String>) {
+        self.fleet_stopped_for = fleet;
+        self.clusters_stopped.extend(clusters);
+        self.clusters_stopped.dedup();
+    }
 }
 
 /// Incidents and commands are asked for alike, each in a message of its own.

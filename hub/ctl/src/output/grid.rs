@@ -13,7 +13,8 @@ const GAP: usize = 2;
 const PROSE_COLUMNS_MIN: usize = 20;
 
 /// The text, without a line end. `prose` names the columns that may be wrapped; without a `width` nothing is.
-pub(super) fn grid(head: &[&str], prose: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+#[must_use]
+pub fn grid(head: &[&str], prose: &[&str], rows: Vec<Vec<String>>, width: Option<usize>) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.iter().map(|cell| clean(cell)).collect()).collect();
     let Some(width) = width else { return lined(head, &rows).trim_fmt() };
     let whole = lined(head, &rows);
@@ -73,7 +74,7 @@ fn paragraphs(head: &[&str], rows: &[Vec<String>], width: usize) -> String {
     let paragraph = |row: &Vec<String>| {
         let mut fill = Fill::new(width);
         for (title, cell) in head.iter().zip(row).filter(|(_, cell)| !cell.is_empty()) {
-            fill.field(&format!("{title} {cell}"));
+            fill.field(format!("{title} {cell}").trim_start());
         }
         fill.end()
     };

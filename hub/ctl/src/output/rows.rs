@@ -1,5 +1,7 @@
 //! What each kind shows in a table. JSON and YAML carry everything; a table carries what a person on call looks for first.
 
+use std::collections::BTreeSet;
+
 use gpuheal_proto::{
     fleet::v1::{AuditEntry, Cluster, CommandSummary, DecisionSummary, FaultSummary, Incident, Node, Source},
     time::Timestamp,
@@ -20,10 +22,11 @@ pub(crate) trait Row {
 
 impl Row for Cluster {
     const HEAD: &'static [&'static str] =
-        &["CLUSTER", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SOURCES", "SEEN", "VERSION", "CONFIG"];
+        &["CLUSTER", "STATE", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SOURCES", "SEEN", "VERSION", "CONFIG"];
     fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.cluster_id.clone(),
+            self.state.clone(),
             if self.connected { "up" } else { "down" }.into(),
             self.replicas_attached.to_string(),
             self.gpu_nodes.to_string(),
@@ -71,10 +74,32 @@ impl Row for Node {
     }
 }
 
+/// `8 GPUs` when these faults are on several.
+pub(super) fn gpus(faults: &[&FaultSummary]) -> Option<String> {
+    let slots: BTreeSet<&str> = faults.iter().map(|fault| fault.gpu_slot.as_str()).filter(|slot| !slot.is_empty()).collect();
+    (slots.len() > 1).then(|| format!("{} GPUs", slots.len()))
+}
+
+/// Each kind once: `xid 31 on 8 GPUs, thermal high`.
+fn kinds(faults: &[FaultSummary]) -> String {
+    let mut groups: Vec<(String, Vec<&FaultSummary>)> = Vec::new();
+    for fault in faults {
+        let kind = format!("{} {}", fault.class, fault.code).trim_end().to_owned();
+        match groups.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, group)) => group.push(fault),
+            None => groups.push((kind, vec![fault])),
+        }
+    }
+    let told = |(kind, group): (String, Vec<&FaultSummary>)| match gpus(&group) {
+        Some(gpus) => format!("{kind} on {gpus}"),
+        None => kind,
+    };
+    groups.into_iter().map(told).collect::<Vec<_>>().join(", ")
+}
+
 impl Row for Incident {
     const HEAD: &'static [&'static str] = &["INCIDENT", "CLUSTER", "NODE", "LEVEL", "STATE", "AGE", "FAULTS", "REASON"];
     fn cells(&self, now: Timestamp) -> Vec<String> {
-        let faults: Vec<String> = self.faults.iter().map(|fault| format!("{} {}", fault.class, fault.code)).collect();
         vec![
             self.incident_id.clone(),
             self.cluster_id.clone(),
@@ -82,7 +107,7 @@ impl Row for Incident {
             self.level.clone(),
             self.state.clone(),
             age(self.opened_unix_ms, now),
-            faults.join(", "),
+            kinds(&self.faults),
             self.reason.clone(),
         ]
     }

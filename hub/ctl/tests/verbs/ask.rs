@@ -78,6 +78,14 @@ async fn a_request_a_stop_and_a_release_by_hand_say_what_came_of_them() {
     let stop = running.run(&["stop", "--reason", "bad driver"]).await;
     assert_eq!((stop.code, stop.out.as_str()), (0, "the fleet is stopped: bad driver\n"), "{stop:?}");
     assert!(stop.err.contains("gpuhealctl resume"), "says what to do next: {stop:?}");
+    for list in ["clusters", "nodes"] {
+        let shown = running.run(&[list]).await;
+        assert!(shown.code == 0 && shown.err.contains("the fleet is stopped: bad driver"), "{list}: {shown:?}");
+        let json = running.run(&[list, "-o", "json"]).await;
+        let json: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(json["fleet_stopped_for"], "bad driver", "{list}: {json}");
+    }
+    assert!(running.run(&["clusters"]).await.out.contains("  stopped  "), "in its row too");
     let again = running.json(&["stop", "--reason", "another"]).await;
     assert_eq!((&again["already"], &again["reason"]), (&Value::Bool(true), &Value::from("bad driver")));
     let cancelled = |command: &Value| !command["state"].as_str().unwrap().is_empty() && command["action"] == "evict";
@@ -86,7 +94,7 @@ async fn a_request_a_stop_and_a_release_by_hand_say_what_came_of_them() {
     assert_eq!((resumed.code, resumed.out.contains("bad driver")), (0, true), "{resumed:?}");
     let kinds = running.json(&["audit", "list"]).await;
     let kinds: Vec<&str> = kinds["items"].as_array().unwrap().iter().map(|entry| entry["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["policy_applied", "fleet_stop", "fleet_stop"]);
+    assert_eq!(kinds, ["policy_applied", "fleet_stop", "fleet_resume"]);
     let release = running.run(&["release", NODE, "--cluster", "alpha", "--reason", "drill"]).await;
     assert!([0, 1].contains(&release.code) && !release.out.is_empty(), "{release:?}");
 }

@@ -7,7 +7,7 @@ use crate::running::{Running, program, run};
 #[tokio::test]
 async fn wrong_use_is_2_and_says_what_to_give() {
     let here = ["--hub", "https://127.0.0.1:1", "--identity", "/nowhere"];
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 14] = [
         (&["clusters"], "--hub https://HOST:PORT"),
         (&["--hub", "https://127.0.0.1:1", "clusters"], "--identity DIR"),
         (&["--hub", "127.0.0.1:1", "--identity", "/nowhere", "clusters"], "write https://HOST:PORT"),
@@ -16,6 +16,12 @@ async fn wrong_use_is_2_and_says_what_to_give() {
         (&["process", "n1", "--cluster", "alpha", "--action", "evict"], "--reason"),
         (&["nodes", "--cluster", "NOT AN ID"], "--cluster"),
         (&["stop"], "--reason"),
+        (&["process", "n1", "--cluster", "alpha", "--action", "evict", "--reason", ""], "it is empty: say why"),
+        (&["release", "n1", "--cluster", "alpha", "--reason", "  "], "it is empty: say why"),
+        (&["stop", "--reason", " "], "it is empty: say why"),
+        (&["resume", "--reason", ""], "it is empty: say why"),
+        (&["nodes", "--limit", "0"], "--limit"),
+        (&["incidents", "--timeout-s", "0"], "--timeout-s"),
     ];
     for (args, hint) in table {
         let args = if matches!(args[0], "clusters" | "--hub") { args.to_vec() } else { [&here, args].concat() };
@@ -46,7 +52,7 @@ async fn what_the_hub_or_the_network_refuses_is_1_and_says_what_to_do() {
     let table: [(&[&str], &[&str], &str); 7] = [
         (away, &["clusters"], "127.0.0.1:1"),
         (&["--identity", "/nowhere"], &["clusters"], "gpuhealctl pki init"),
-        (&["--identity", &foreign], &["clusters"], "certificate"),
+        (&["--identity", &foreign], &["clusters"], "ca.crt in "),
         (&[], &["explain", "--incident", unknown], "is not known"),
         (&[], &["explain", "no-such-node", "--cluster", "alpha"], "no-such-node"),
         (&[], &["policy", "get"], "gpuhealctl policy apply -f FILE"),
