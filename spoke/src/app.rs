@@ -3,6 +3,7 @@
 
 mod kube_system;
 mod logs;
+mod needs;
 mod parts;
 
 use std::{process::ExitCode, time::Duration};

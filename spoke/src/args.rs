@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gpuheal_proto::{ids::ReplicaId, kubernetes, words::Level};
 use gpuheal_spoke_core::ceiling::parse_duration;
 
@@ -99,13 +99,22 @@ pub struct Run {
     /// Written once ready to serve: JSON with the bound address.
     #[arg(long, env = "GPUHEAL_READY_FILE", value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// Log as JSON, one object a line.
-    #[arg(long, env = "GPUHEAL_LOG_JSON")]
-    pub log_json: bool,
+    /// How it is logged.
+    #[arg(long, env = "GPUHEAL_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
     /// What to log, such as info or gpuheal_spoke=debug. The Kubernetes client's own lines are off by default: each failed
     /// call is told by whoever made it, with its cause.
     #[arg(long, env = "GPUHEAL_LOG", default_value = LOG, value_parser = filter)]
     pub log: String,
+}
+
+/// How log lines look; the hub's option has the same name and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: an object a line.
+    Json,
 }
 
 impl Run {
@@ -186,6 +195,23 @@ mod tests {
         .unwrap();
         assert_eq!(run.flags(), Flags { cooldown: Some(Duration::from_secs(1800)), level: Some(Level::P0), notify_only: true });
         assert_eq!(run.exporters.len(), 2);
+        assert_eq!(
+            (plain.log_format, self::run(&["--log-format", "json"]).unwrap().log_format),
+            (LogFormat::Text, LogFormat::Json)
+        );
+    }
+
+    #[test]
+    fn the_commands_of_going_live_are_ones_that_this_spoke_takes() {
+        let page = include_str!("../../docs/going-live.md").replace("\\\n", " ");
+        let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("gpuheal-spoke ")).collect();
+        assert_eq!(lines.len(), 2, "two replicas");
+        for line in lines {
+            Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        assert!(
+            page.contains("kubectl apply -f deploy/spoke/crd.yaml") && page.contains("kubectl create namespace gpu-selfhealing")
+        );
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl Elector {
             leadership,
             release: release.clone(),
             config,
+            told: None,
         };
         let task: JoinHandle<Result<(), Error>> = tokio::spawn(run.run());
         let killed = task.abort_handle();
@@ -156,6 +157,8 @@ struct Run {
     leadership: watch::Sender<Leadership>,
     release: tokio_util::sync::CancellationToken,
     config: Config,
+    /// Why the last attempt came to nothing, as it was logged.
+    told: Option<String>,
 }
 
 impl Run {
@@ -218,11 +221,20 @@ impl Run {
                 *self.shared.renewed.lock().expect("no holder of this lock panics") = Some(begun);
                 let now = Leadership::Leading { lease_transitions: self.observed.transitions() };
                 self.leadership.send_if_modified(|old| std::mem::replace(old, now) != now);
+                self.told = None;
                 true
             }
-            Ok(false) => false,
+            Ok(false) => {
+                self.told = None;
+                false
+            }
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "lease not written");
+                // Tried every other second: a cause is told once, until it is another or is gone.
+                let why = chain(&error).to_string();
+                if self.told.as_ref() != Some(&why) {
+                    tracing::warn!(error = why, "lease not written, it is tried again");
+                    self.told = Some(why);
+                }
                 false
             }
         }

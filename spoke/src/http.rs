@@ -49,6 +49,8 @@ pub struct Deps {
     pub given_up: watch::Receiver<BTreeMap<String, u64>>,
     /// Has the cluster been listed?
     pub listed: watch::Receiver<bool>,
+    /// What of ours is missing in the cluster, in words?
+    pub lacks: watch::Receiver<Vec<String>>,
     /// How old is the watches' news?
     pub heard: Arc<Heard>,
     /// The certificate, whose end is looked up at each question.

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{LOG, Run};
+use crate::args::{LOG, LogFormat, Run};
 
 /// Starts logging as the arguments say.
 pub(super) fn init(run: &Run) {
@@ -12,7 +12,10 @@ pub(super) fn init(run: &Run) {
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // By itself it uses colour unless NO_COLOR is set, whatever it writes to.
     let logs = if std::io::stderr().is_terminal() { logs } else { logs.with_ansi(false) };
-    let started = if run.log_json { logs.json().try_init() } else { logs.try_init() };
+    let started = match run.log_format {
+        LogFormat::Json => logs.json().try_init(),
+        LogFormat::Text => logs.try_init(),
+    };
     // Only a test that logs already gets here twice.
     drop(started);
 }

@@ -9,7 +9,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use super::{Group, kube_system};
+use super::{Group, kube_system, needs};
 use crate::{
     args::Run,
     clock::{self, HubClock},
@@ -151,6 +151,15 @@ impl Parts {
             out: states_tx,
         };
         sources.spawn("state", state::run(telling, sources.cancel.clone()));
+        let (lacks_tx, lacks) = watch::channel(Vec::new());
+        let looking = needs::look(clients.read.clone(), run.namespace.clone(), needs::Every::default(), lacks_tx);
+        let cancel = sources.cancel.clone();
+        sources.spawn("needs", async move {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = looking => {}
+            }
+        });
         let serving = http::Deps {
             derive: Arc::clone(&derive),
             asks: asks_tx,
@@ -158,6 +167,7 @@ impl Parts {
             journal: journal.depth(),
             given_up: journal.given_up(),
             listed,
+            lacks,
             heard: Arc::clone(&views.heard),
             identity: Arc::clone(&keeper),
             settings: Arc::clone(&settings),

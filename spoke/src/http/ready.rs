@@ -14,6 +14,7 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
     if deps.journal.borrow().broken {
         why.push("journal is broken: it takes no faults until a restart".to_owned());
     }
+    why.extend(deps.lacks.borrow().iter().cloned());
     if *deps.listed.borrow() {
         why.extend(deps.heard.stale().into_iter().map(|(kind, age)| stale(kind, age)));
     } else {

@@ -18,6 +18,7 @@ struct Server {
     asks: mpsc::Receiver<Ask>,
     client: reqwest::Client,
     listed: watch::Sender<bool>,
+    lacks: watch::Sender<Vec<String>>,
     cancel: CancellationToken,
     identity: tempfile::TempDir,
     _token: tempfile::NamedTempFile,
@@ -45,6 +46,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
     writeln!(token, "{TOKEN}").unwrap();
     let (asks_tx, asks) = mpsc::channel(4);
     let (listed, listing) = watch::channel(true);
+    let (lacks, lacking) = watch::channel(Vec::new());
     let dir = tempfile::tempdir().unwrap();
     identity(dir.path(), year);
     let deps = Deps {
@@ -54,6 +56,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
         journal: cluster.journal.depth(),
         given_up: cluster.journal.given_up(),
         listed: listing,
+        lacks: lacking,
         heard: Arc::clone(&cluster.heard),
         identity: Keeper::open(dir.path(), Arc::clone(&cluster.metrics)).unwrap(),
         settings: Arc::clone(&cluster.settings),
@@ -66,7 +69,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
     tokio::spawn(serve(listener, deps, cancel.clone()));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Server { base, cluster, asks, client, listed, cancel, identity: dir, _token: token }
+    Server { base, cluster, asks, client, listed, lacks, cancel, identity: dir, _token: token }
 }
 
 async fn server() -> Server {
@@ -249,6 +252,8 @@ async fn readiness_says_in_words_what_is_missing_and_liveness_does_not_depend_on
     let (status, why) = server.get("/readyz").await;
     assert_eq!(status, 503);
     assert!(why.contains("hub does not answer") && why.contains("not listed"), "{why}");
+    server.lacks.send_replace(vec!["HealAction CRD is missing: kubectl apply -f deploy/spoke/crd.yaml".to_owned()]);
+    assert!(server.get("/readyz").await.1.contains("kubectl apply -f deploy/spoke/crd.yaml"));
     assert_eq!(server.get("/healthz").await.0, 200);
 }
 
