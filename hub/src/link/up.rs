@@ -210,7 +210,8 @@ async fn settings(inner: &Inner, session: &Session, mut ack: v1::SettingsAck) ->
         tracing::warn!(cluster.id = %session.cluster(), settings.version = ack.version, errors = ?ack.errors, "settings not taken");
     }
     let mut conn = inner.pool.acquire().await.map_err(stage)?;
-    settings_ack(&mut conn, session.cluster(), ack.version, &ack.errors).await.map_err(stage)
+    let owner = (session.replica(), session.generation());
+    if settings_ack(&mut conn, session.cluster(), owner, ack.version, &ack.errors).await? { Ok(()) } else { Err(Error::Stale) }
 }
 
 /// Only a changed proof is written at once; that the session lives is written in bulk.

@@ -384,20 +384,31 @@ pub async fn sessions_seen(conn: &mut PgConnection, sessions: &[Alive]) -> Resul
     Ok(owned.into_iter().filter_map(noted).collect())
 }
 
-/// Notes which settings a cluster has taken, or why it did not.
+/// Notes which settings a cluster has taken, or why it did not. False: the session that says so was taken over.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn settings_ack(conn: &mut PgConnection, cluster: &ClusterId, version: u64, errors: &[String]) -> Result<(), Error> {
-    sqlx::query(
-        "UPDATE clusters SET settings_errors = $3, settings_version = CASE WHEN $4 THEN $2 ELSE settings_version END WHERE cluster_id = $1",
+pub async fn settings_ack(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    (replica, generation): (&ReplicaId, u64),
+    version: u64,
+    errors: &[String],
+) -> Result<bool, Error> {
+    // The session is looked at and not held: who locks the cluster's row does that before a session's.
+    let done = sqlx::query(
+        "UPDATE clusters c SET settings_errors = $3, settings_version = CASE WHEN $4 THEN $2 ELSE settings_version END
+         WHERE cluster_id = $1 AND EXISTS (SELECT 1 FROM sessions s
+             WHERE s.cluster_id = $1 AND s.replica_id = $5 AND s.session_generation = $6)",
     )
     .bind(cluster.as_str())
     .bind(signed(version))
     .bind(Json(errors))
     .bind(errors.is_empty())
+    .bind(replica.as_str())
+    .bind(signed(generation))
     .execute(conn)
     .await
     .label("cluster.settings_ack")?;
-    Ok(())
+    Ok(done.rows_affected() == 1)
 }

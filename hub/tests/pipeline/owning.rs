@@ -10,7 +10,7 @@ use gpuheal_hub::{
         self,
         decommission::{Outcome, decommission},
         revocation::{Revoke, revoke},
-        session::{Attached, session_attach},
+        session::{Attached, session_attach, settings_ack},
     },
 };
 use gpuheal_proto::{
@@ -92,6 +92,19 @@ async fn a_revoked_session_clears_no_fault_and_takes_no_node_away() {
     assert_eq!((world.count("nodes WHERE gone_at IS NULL").await, world.count("reports").await), (10, 0));
     world.ingest.evidence(c1, cleared).await.unwrap();
     assert_eq!(world.lines("SELECT evidence FROM faults").await, ["clear"]);
+}
+
+#[tokio::test]
+async fn what_a_session_that_is_over_says_of_settings_is_not_noted() {
+    let (world, c1) = (World::healing(3).await, cluster("c1"));
+    let replica = hello(&c1).replica;
+    let (old, _) = attach(&world, &hello(&c1)).await;
+    let (new, _) = attach(&world, &hello(&c1)).await;
+    let mut conn = world.pool.acquire().await.unwrap();
+    assert!(!settings_ack(&mut conn, &c1, (&replica, old.generation), 9, &[]).await.unwrap());
+    assert_eq!(world.count("clusters WHERE settings_version = 9").await, 0);
+    assert!(settings_ack(&mut conn, &c1, (&replica, new.generation), 9, &[]).await.unwrap());
+    assert_eq!(world.count("clusters WHERE settings_version = 9").await, 1);
 }
 
 #[tokio::test]
