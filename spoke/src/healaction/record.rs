@@ -243,11 +243,13 @@ mod tests {
 
     #[test]
     fn a_node_is_out_by_the_record_from_its_mark_on_until_our_watch_has_seen_that() {
+        let undo = vec![UndoEntry { kind: "label".into(), ..UndoEntry::default() }];
         let spec = HealActionSpec {
             action: "mark".into(),
             node: "n".into(),
             node_uid: "u".into(),
             plan_revision: 3,
+            undo,
             ..HealActionSpec::default()
         };
         let mut action = HealAction::named("a", "ns", spec);
@@ -255,8 +257,8 @@ mod tests {
         action.status = Some(HealActionStatus { state: "SUCCEEDED".into(), steps: vec![done], ..HealActionStatus::default() });
         let node = |uid: &str, revision: Option<&str>| {
             let annotations = revision.map(|text| serde_json::json!({"gpu-selfhealing.io/plan-revision": text}));
-            let metadata = serde_json::json!({"name": "n", "uid": uid, "resourceVersion": "1", "annotations": annotations.unwrap_or_default()});
-            NodeFacts::from_json(&serde_json::json!({"metadata": metadata}))
+            let metadata = serde_json::json!({"name": "n", "uid": uid, "resourceVersion": "1", "annotations": annotations});
+            Some(NodeFacts::from_json(&serde_json::json!({"metadata": metadata})).unwrap())
         };
         let unshown = |seen: Option<NodeFacts>| super::unshown([&action].into_iter(), |_| seen.clone()).len();
         assert_eq!((unshown(node("u", None)), unshown(node("u", Some("2")))), (1, 1), "as it was before our write");
