@@ -204,6 +204,7 @@ impl Spoke {
             stateful_allowed: &Default::default(),
             bound_claims: &Default::default(),
             ready_by_owner: &Default::default(),
+            other_devices: &Default::default(),
         };
         drain::plan(facts.collect(), &rules).planned().map(|planned| planned.pod.uid.clone()).collect()
     }
