@@ -1,6 +1,7 @@
 //! What the hub wrote down, read back from Postgres by the views that auditors use.
 
 use anyhow::Result;
+use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgPool, types::Uuid};
 
 /// An incident.
@@ -103,6 +104,8 @@ pub async fn budget(pool: &PgPool, cluster: &str) -> Result<(i32, i32)> {
 /// One line of the audit.
 #[derive(Clone, Debug, FromRow)]
 pub struct Entry {
+    /// When, by the database's clock.
+    pub at: DateTime<Utc>,
     /// Chain: the cluster, or the fleet.
     pub chain: String,
     /// Number in it.
@@ -121,17 +124,16 @@ pub struct Entry {
 /// the order of commits, so a cursor for each chain misses nothing.
 pub async fn entries_after(pool: &PgPool, seen: &mut std::collections::BTreeMap<String, i64>) -> Result<Vec<Entry>> {
     let chains: Vec<String> = sqlx::query_scalar("SELECT chain FROM audit_heads ORDER BY chain").fetch_all(pool).await?;
-    let mut found: Vec<(sqlx::types::chrono::DateTime<sqlx::types::chrono::Utc>, Entry)> = vec![];
+    let mut found: Vec<Entry> = vec![];
     for chain in chains {
         let after = seen.get(&chain).copied().unwrap_or(0);
         let sql = "SELECT at, chain, seq, kind, actor, subject, body FROM audit_entries WHERE chain = $1 AND seq > $2 ORDER BY seq LIMIT 1000";
-        let rows = sqlx::query(sql).bind(&chain).bind(after).fetch_all(pool).await?;
-        for row in rows {
-            let entry = Entry::from_row(&row)?;
-            seen.insert(chain.clone(), entry.seq);
-            found.push((sqlx::Row::try_get(&row, "at")?, entry));
+        let entries: Vec<Entry> = sqlx::query_as(sql).bind(&chain).bind(after).fetch_all(pool).await?;
+        if let Some(last) = entries.last() {
+            seen.insert(chain.clone(), last.seq);
         }
+        found.extend(entries);
     }
-    found.sort_by_key(|(at, _)| *at);
-    Ok(found.into_iter().map(|(_, entry)| entry).collect())
+    found.sort_by_key(|entry| entry.at);
+    Ok(found)
 }

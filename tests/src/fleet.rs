@@ -22,9 +22,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// A new folder that goes when the run ends.
+    /// A new folder that goes when the run ends. Nobody else may look into it: keys and a token are in there. Where Postgres
+    /// runs as a user of its own, which it does for root, that user must pass through.
     pub fn temporary() -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("gpuheal-").tempdir()?;
+        let mode = if rustix::process::getuid().is_root() { 0o711 } else { 0o700 };
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        let dir = tempfile::Builder::new().prefix("gpuheal-").permissions(permissions).tempdir()?;
         Ok(Self { dir: dir.path().to_owned(), keep: Some(dir) })
     }
 
@@ -134,7 +137,8 @@ impl Fleet {
         let mut settings = vec![];
         for planned in plan.clusters {
             let kind = if planned.kind == Kind::Real { "Kubernetes' own control plane" } else { "kubesim" };
-            say(&format!("cluster {}: {} nodes on {kind}", planned.id, planned.machines.len()));
+            let gpu_nodes = planned.machines.iter().filter(|machine| machine.gpus > 0).count();
+            say(&format!("cluster {}: {gpu_nodes} GPU nodes on {kind}", planned.id));
             clusters.push(Cluster::start(planned.id, planned.kind, &dir, plan.seed, planned.machines).await?);
             settings.push(SpokeSettings {
                 hub: format!("https://{}", ports.link),

@@ -1,8 +1,11 @@
 //! What a program prints at its end, in the formats that every program of ours has by `-o`.
 
-use std::io::Write as _;
+use std::{
+    io::{ErrorKind, Write as _},
+    sync::OnceLock,
+};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -28,9 +31,26 @@ impl Format {
     }
 }
 
-/// Writes to standard output; a reader who has seen enough, as `head` has, is no failure.
+/// Why something could not be written to standard output, first of all of it.
+static FAILED: OnceLock<String> = OnceLock::new();
+
+/// Writes to standard output; a reader who has seen enough, as `head` has, is no failure. What else goes wrong is told at
+/// the end, by [`written`].
 pub fn print(text: &str) {
-    let _closed_pipe = std::io::stdout().lock().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        FAILED.get_or_init(|| error.to_string());
+    }
+}
+
+/// Whether all that was printed was written.
+pub fn written() -> Result<()> {
+    match FAILED.get() {
+        None => Ok(()),
+        Some(why) => bail!("cannot write to standard output: {why}"),
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,19 @@
 //! The live timeline: one line for each stage that something passes, from two witnesses: the hub's audit (ingest, decide,
-//! sign, deliver, verify, settle) and the clusters' own API servers (execute). Reads only.
+//! sign, deliver, verify, settle) and the clusters' own API servers (execute). Lines are held back for half a second and put
+//! into the order in which things happened. Reads only.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use sqlx::PgPool;
-use tokio::task::JoinHandle;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 
 use crate::{
     cluster::Cluster,
@@ -19,21 +27,44 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// Longest text of a line: a terminal of 200 columns less what stands before it.
 const TEXT_CHARS_MAX: usize = 160;
 
+/// How long a line is held back, so that what happened before it and is heard of later stands before it: the slower
+/// witness, a watch on a busy machine, needs a fifth of that.
+const HOLD: Duration = Duration::from_millis(500);
+/// Nothing new for so long: what was under way has been told.
+const QUIET: Duration = Duration::from_millis(700);
+/// A fleet in which something goes on for ever is not waited for.
+const QUIET_WITHIN: Duration = Duration::from_secs(4);
+
 /// Prints what happens as it happens, until dropped.
-pub struct Timeline(JoinHandle<()>);
+pub struct Timeline {
+    task: JoinHandle<()>,
+    ask: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
 
 impl Timeline {
     /// Starts asking.
     #[must_use]
     pub fn start(screen: Screen, pool: PgPool, clusters: &[Cluster]) -> Self {
         let views = clusters.iter().map(|cluster| (cluster.id.clone(), cluster.observer.view(), 0)).collect();
-        Self(tokio::spawn(Teller { screen, pool, seen: BTreeMap::new(), commands: BTreeMap::new(), views }.run()))
+        let (ask, asked) = mpsc::unbounded_channel();
+        let teller =
+            Teller { screen, pool, seen: BTreeMap::new(), commands: BTreeMap::new(), views, held: Held::default(), count: 0 };
+        Self { task: tokio::spawn(teller.run(asked)), ask }
+    }
+
+    /// Waits until what has happened so far is on the screen: what is printed next belongs after it.
+    pub async fn told(&self) {
+        let (reply, told) = oneshot::channel();
+        if self.ask.send(reply).is_ok() {
+            // A teller that is gone has nothing more to tell.
+            let _gone = told.await;
+        }
     }
 }
 
 impl Drop for Timeline {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -44,11 +75,16 @@ struct Teller {
     /// Node and action by command, as the decision named them.
     commands: BTreeMap<String, (String, String)>,
     views: Vec<(String, View, usize)>,
+    held: Held,
+    /// Lines so far.
+    count: u64,
 }
 
 impl Teller {
-    async fn run(mut self) {
+    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>) {
+        let (mut waiting, mut since, mut new_at) = (None, Instant::now(), Instant::now());
         loop {
+            let before = self.count;
             // A hub that is being killed takes connections with it: the next look sees what this one missed.
             if let Ok(entries) = facts::entries_after(&self.pool, &mut self.seen).await {
                 for entry in entries {
@@ -56,8 +92,30 @@ impl Teller {
                 }
             }
             self.marks();
+            if self.count > before {
+                new_at = Instant::now();
+            }
+            if waiting.is_none()
+                && let Ok(reply) = asked.try_recv()
+            {
+                (waiting, since) = (Some(reply), Instant::now());
+            }
+            let all = waiting.is_some() && (new_at.elapsed() > QUIET || since.elapsed() > QUIET_WITHIN);
+            let until = if all { Instant::now() } else { Instant::now().checked_sub(HOLD).unwrap_or(since) };
+            for line in self.held.take(until) {
+                self.screen.line_at(line.at, &line.place, line.stage, &line.text);
+            }
+            if all && let Some(reply) = waiting.take() {
+                let _nobody_waits = reply.send(());
+            }
             tokio::time::sleep(ASK_EVERY).await;
         }
+    }
+
+    fn hold(&mut self, at: DateTime<Utc>, place: &str, node: &str, stage: &'static str, text: &str) {
+        self.count += 1;
+        let (place, node, text) = (place.to_owned(), node.to_owned(), clip(text));
+        self.held.put(Line { at, heard: Instant::now(), number: self.count, place, node, stage, text });
     }
 
     async fn entry(&mut self, entry: &Entry) {
@@ -65,7 +123,7 @@ impl Teller {
         let subject = entry.subject.split_once('/').map_or(entry.subject.as_str(), |(_, subject)| subject);
         let told = match entry.kind.as_str() {
             "faults_ingested" => Some(("ingest", self.faults(&entry.chain, &body).await)),
-            "inventory_snapshot" => Some(("ingest", format!("inventory of {} nodes", body["nodes"]))),
+            "inventory_snapshot" => Some(("ingest", format!("inventory of {} GPU nodes", body["nodes"]))),
             "nodes_gone" => Some(("ingest", "nodes are gone".to_owned())),
             "decision" => self.decision(subject, &body),
             "command_signed" => Some(("sign", format!("{} with key {}", self.command(subject), text(&body["key_id"])))),
@@ -78,7 +136,8 @@ impl Teller {
             _ => None,
         };
         if let Some((stage, what)) = told {
-            self.screen.line(&entry.chain, stage, &clip(&what));
+            let node = self.commands.get(subject).map_or(subject, |(node, _)| node).to_owned();
+            self.hold(entry.at, &entry.chain, &node, stage, &what);
         }
     }
 
@@ -130,14 +189,81 @@ impl Teller {
     }
 
     fn marks(&mut self) {
+        let mut lines = vec![];
         for (cluster, view, told) in &mut self.views {
             let changes = view.node_changes_from(*told);
             *told += changes.len();
             for change in changes.iter().filter(|change| change.tainted || change.labelled) {
-                self.screen.line(cluster, "execute", &marked(change));
+                lines.push((Utc::now() - change.at.elapsed(), cluster.clone(), change.node.clone(), marked(change)));
             }
         }
+        for (at, cluster, node, text) in lines {
+            self.hold(at, &cluster, &node, "execute", &text);
+        }
     }
+}
+
+/// A line that is not on the screen yet.
+struct Line {
+    /// When it happened, as its witness says.
+    at: DateTime<Utc>,
+    /// When we heard of it.
+    heard: Instant,
+    /// In the order in which we did.
+    number: u64,
+    place: String,
+    /// The node that it is about; anything else for what is about none.
+    node: String,
+    stage: &'static str,
+    text: String,
+}
+
+/// Lines that are held back for a while.
+#[derive(Default)]
+struct Held(Vec<Line>);
+
+impl Held {
+    fn put(&mut self, line: Line) {
+        self.0.push(line);
+    }
+
+    /// The first lines that were heard of before `until`, in the order in which they happened.
+    fn take(&mut self, until: Instant) -> Vec<Line> {
+        self.in_order();
+        let ready = self.0.iter().take_while(|line| line.heard <= until).count();
+        self.0.drain(..ready).collect()
+    }
+
+    /// By moment and stage. A node's own report of a stage comes to the hub after what it did was seen in its cluster:
+    /// what was verified was so before anything carried a mark, and nothing is settled before.
+    fn in_order(&mut self) {
+        let marks: Vec<(String, String, DateTime<Utc>)> = self.0.iter().filter(|line| line.stage == "execute").map(about).collect();
+        for line in &mut self.0 {
+            for (place, node, at) in &marks {
+                let near = (line.at - at).abs() < TimeDelta::seconds(2);
+                if near && *place == line.place && *node == line.node {
+                    match line.stage {
+                        "verify" => line.at = line.at.min(*at),
+                        "settle" => line.at = line.at.max(*at),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        self.0.sort_by_key(|line| (line.at, rank(line.stage), line.number));
+    }
+}
+
+fn about(line: &Line) -> (String, String, DateTime<Utc>) {
+    (line.place.clone(), line.node.clone(), line.at)
+}
+
+/// Stages in their order.
+fn rank(stage: &str) -> usize {
+    ["policy", "ingest", "decide", "sign", "deliver", "verify", "refuse", "execute", "settle"]
+        .iter()
+        .position(|known| *known == stage)
+        .unwrap_or(0)
 }
 
 fn marked(change: &NodeChange) -> String {
@@ -161,5 +287,53 @@ fn clip(text: &str) -> String {
         text.to_owned()
     } else {
         format!("{}…", text.chars().take(TEXT_CHARS_MAX - 1).collect::<String>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(at_ms: i64, number: u64, node: &str, stage: &'static str) -> Line {
+        let at = DateTime::from_timestamp_millis(1_764_000_000_000 + at_ms).unwrap();
+        Line { at, heard: Instant::now(), number, place: "alpha".into(), node: node.into(), stage, text: String::new() }
+    }
+
+    fn told(lines: impl IntoIterator<Item = Line>) -> Vec<(String, &'static str)> {
+        let mut held = Held::default();
+        lines.into_iter().for_each(|line| held.put(line));
+        held.take(Instant::now()).into_iter().map(|line| (line.node, line.stage)).collect()
+    }
+
+    #[test]
+    fn a_node_is_told_in_the_order_of_the_stages_whoever_told_us_first() {
+        let lines = [
+            line(100, 1, "n1", "execute"),
+            line(180, 2, "n1", "verify"),
+            line(90, 3, "n1", "settle"),
+            line(60, 4, "n1", "deliver"),
+            line(50, 5, "n1", "decide"),
+            line(50, 6, "n1", "ingest"),
+        ];
+        let stages: Vec<&str> = told(lines).into_iter().map(|(_, stage)| stage).collect();
+        assert_eq!(stages, ["ingest", "decide", "deliver", "verify", "execute", "settle"]);
+    }
+
+    #[test]
+    fn another_node_and_another_time_are_left_where_they_are() {
+        let lines = [line(100, 1, "n1", "execute"), line(150, 2, "n2", "verify"), line(9_000, 3, "n1", "verify")];
+        let nodes: Vec<String> = told(lines).into_iter().map(|(node, _)| node).collect();
+        assert_eq!(nodes, ["n1", "n2", "n1"]);
+    }
+
+    #[test]
+    fn what_was_just_heard_of_is_held_back() {
+        let mut held = Held::default();
+        let before = Instant::now();
+        held.put(line(0, 1, "n1", "execute"));
+        if let Some(earlier) = before.checked_sub(HOLD) {
+            assert!(held.take(earlier).is_empty());
+        }
+        assert_eq!(held.take(Instant::now()).len(), 1);
     }
 }

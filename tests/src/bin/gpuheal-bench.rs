@@ -114,7 +114,7 @@ async fn run(args: &Args) -> Result<()> {
     if let Some(text) = args.output.text(&figures)? {
         output::print(&text);
     }
-    Ok(())
+    output::written()
 }
 
 async fn way(args: &Args) -> Result<Vec<(&'static str, Figures)>> {

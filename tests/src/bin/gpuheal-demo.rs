@@ -1,7 +1,7 @@
 //! The demo: a fleet on this machine, ten scenes, a live timeline, tables at the end. Ends with 1 when an outcome is not the
 //! scripted one, with 2 when it was called wrongly.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
@@ -10,7 +10,7 @@ use gpuheal_tests::{
     fleet::Fleet,
     invariants,
     output::{self, Format},
-    program,
+    program::{self, Stay},
     script::{self, SCENES, Stage},
     show::Screen,
     timeline::Timeline,
@@ -27,7 +27,7 @@ struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Only these scenes, as letters: --scenes=abj.
-    #[arg(long, default_value = "abcdefghij")]
+    #[arg(long, default_value = ALL, value_parser = scenes)]
     scenes: String,
     /// Stay up at the end, and print how to look around.
     #[arg(long)]
@@ -47,14 +47,30 @@ enum Kube {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(unknown) = args.scenes.chars().find(|letter| SCENES.iter().all(|scene| scene.letter != *letter)) {
-        eprintln!("error: there is no scene {unknown:?}: they go from a to j");
-        return ExitCode::from(2);
-    }
-    program::run(run(&args))
+    program::run_staying(|stay| run(&args, stay))
 }
 
-async fn run(args: &Args) -> Result<()> {
+/// Every scene.
+const ALL: &str = "abcdefghij";
+
+fn scenes(text: &str) -> Result<String, String> {
+    let unknown = text.chars().find(|letter| SCENES.iter().all(|scene| scene.letter != *letter));
+    match unknown {
+        Some(unknown) => Err(format!("there is no scene {unknown:?}: they go from a to j")),
+        None if text.is_empty() => Err("no scene is named: they go from a to j".to_owned()),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// How to play it once more.
+fn replay(args: &Args, seed: u64) -> String {
+    let kube = if args.kube == Kube::Real { " KUBE=real" } else { "" };
+    let seed = format!("--seed={seed}");
+    let flags = if args.scenes == ALL { seed } else { format!("\"{seed} --scenes={}\"", args.scenes) };
+    format!("make demo{kube} ARGS={flags}")
+}
+
+async fn run(args: &Args, stay: Stay) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ u64::from(chrono::Utc::now().timestamp_subsec_micros()));
     let screen = Screen::stdout();
     let quiet = args.output != Format::Table;
@@ -63,12 +79,15 @@ async fn run(args: &Args) -> Result<()> {
             screen.line(place, stage, text);
         }
     };
-    line("", "seed", &format!("{seed} (play it again: make demo ARGS=--seed={seed})"));
+    line("", "seed", &format!("{seed} (play it again: {})", replay(args, seed)));
     let kind = if args.kube == Kube::Real { Kind::Real } else { Kind::Sim };
     let fleet = Fleet::start(script::plan(seed, kind), |what| line("", "start", what)).await?;
     let mut stage = Stage::new(fleet, seed);
     let timeline = (!quiet).then(|| Timeline::start(screen, stage.fleet.pool.clone(), &stage.fleet.clusters));
     for scene in SCENES.iter().filter(|scene| args.scenes.contains(scene.letter)) {
+        if let Some(timeline) = &timeline {
+            timeline.told().await;
+        }
         line("", "scene", &format!("({}) {}", scene.letter, scene.title));
         if let Err(error) = stage.play(scene.letter).await {
             stage.fleet.place.keep();
@@ -76,10 +95,10 @@ async fn run(args: &Args) -> Result<()> {
             return Err(error).with_context(|| format!("seed {seed}; logs are in {logs}"));
         }
     }
-    // What the last scene led to may still be on its way to the screen.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    drop(timeline);
-    if let Some(text) = args.output.text(&stage.outcomes)? {
+    if let Some(timeline) = timeline {
+        timeline.told().await;
+    }
+    if let Some(text) = args.output.text(&serde_json::json!({"seed": seed, "outcomes": stage.outcomes}))? {
         output::print(&text);
     } else {
         screen.tables(&stage.outcomes);
@@ -90,9 +109,13 @@ async fn run(args: &Args) -> Result<()> {
     line("", "check", "every invariant holds");
     if args.keep {
         look_around(screen, &mut stage);
-        std::future::pending::<()>().await;
+        stay.until_told().await;
     }
-    stage.fleet.stop()
+    stage.fleet.stop()?;
+    if args.keep {
+        screen.print("stopped, data removed");
+    }
+    output::written()
 }
 
 fn look_around(screen: Screen, stage: &mut Stage) {
@@ -115,5 +138,25 @@ fn look_around(screen: Screen, stage: &mut Stage) {
     let ctl = format!("gpuhealctl --hub https://{} --identity {dir}/pki/users/admin", fleet.fleet_address);
     for verb in ["incidents", "commands", "audit verify"] {
         screen.print(&format!("  target/debug/{ctl} {verb}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_played_again_with_all_that_it_was_played_with() {
+        let of = |args: &[&str]| replay(&Args::try_parse_from([&["gpuheal-demo"], args].concat()).unwrap(), 7);
+        assert_eq!(of(&[]), "make demo ARGS=--seed=7");
+        assert_eq!(of(&["--kube", "real", "--scenes=ab"]), "make demo KUBE=real ARGS=\"--seed=7 --scenes=ab\"");
+    }
+
+    #[test]
+    fn scenes_that_are_not_there_or_none_at_all_are_wrong_use() {
+        for scenes in ["--scenes=", "--scenes=abz"] {
+            let error = Args::try_parse_from(["gpuheal-demo", scenes]).err().unwrap();
+            assert_eq!(error.exit_code(), 2, "{error}");
+        }
     }
 }

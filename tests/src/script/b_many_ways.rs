@@ -42,6 +42,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let xids: Vec<_> = faults.iter().filter(|fault| fault.class == "xid").collect();
     ensure!(xids.len() == 1 && xids[0].episode == 1, "one fault was seen in six ways, Postgres has {xids:#?}");
     let incident = stage.once("alpha", &node, "evict").await?;
+    let drained = setting::last_gone(stage.fleet.cluster("alpha")?, &node, since).await?;
     stage.outcomes.push(Outcome {
         scene: 'b',
         fault: "Xid 79 by scrape and 5 webhooks".into(),
@@ -50,7 +51,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         why: incident.reason,
         done: "1 fault, 1 incident, 1 command".into(),
         taint_ms: Some(ms(visible.max(since), tainted)),
-        drained_ms: None,
+        drained_ms: drained.map(|at| ms(visible, at)),
         refused: "4 repeats of the alert changed nothing".into(),
     });
     Ok(())

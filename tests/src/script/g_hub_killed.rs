@@ -29,6 +29,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
     let tainted = stage.tainted("gamma", &node, since).await?;
     stage.succeeded("gamma", &node, "evict").await?;
     let incident = stage.once("gamma", &node, "evict").await?;
+    let drained = setting::last_gone(stage.fleet.cluster("gamma")?, &node, since).await?;
     stage.outcomes.push(Outcome {
         scene: 'g',
         fault: "Xid 79; hub killed after the ack".into(),
@@ -37,7 +38,7 @@ pub(crate) async fn play(stage: &mut Stage) -> Result<()> {
         why: incident.reason,
         done: "decided once, by the hub that came back".into(),
         taint_ms: Some(ms(visible, tainted)),
-        drained_ms: None,
+        drained_ms: drained.map(|at| ms(visible, at)),
         refused: String::new(),
     });
     Ok(())

@@ -49,6 +49,17 @@ pub(crate) async fn first_served(cluster: &Cluster, node: &str, version: u64) ->
         .context("no spoke scrapes this exporter")
 }
 
+/// When the last of the pods that were told to leave a node after `since` was gone; nothing when none was told to.
+pub(crate) async fn last_gone(cluster: &Cluster, node: &str, since: Instant) -> Result<Option<Instant>> {
+    wait::until(&format!("the pods that were told to leave {node} to be gone"), WITHIN, || async {
+        let pods = cluster.observer.pods_of(node);
+        let leaving = pods.values().filter(|pod| pod.ending_at.is_some_and(|at| at >= since));
+        let gone: Option<Vec<Instant>> = leaving.map(|pod| pod.gone_at).collect();
+        Ok(gone.map(|gone| gone.into_iter().max()))
+    })
+    .await
+}
+
 /// The fewest ready pods of an app that are seen until `done` ends.
 pub(crate) async fn fewest_ready<T>(cluster: &Cluster, app: &str, done: impl Future<Output = Result<T>>) -> Result<(T, usize)> {
     let mut fewest = usize::MAX;
