@@ -86,7 +86,9 @@ async fn play(field: &mut Field, options: Options) -> Result<()> {
     actor.play(&steps, options.span).await?;
     actor.heal().await?;
     let found = checks::at_rest(&mut actor, &watcher, options.rest_within).await?;
-    drop(timeline);
+    if let Some(timeline) = timeline {
+        timeline.told().await;
+    }
     if let Some(screen) = screen {
         table::print(&screen, &actor, &watcher, &found).await?;
     }

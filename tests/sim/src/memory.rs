@@ -206,7 +206,8 @@ impl Store for Memory {
         self.ask_open();
         let body = json!({"stopped": reason.is_some(), "reason": reason.unwrap_or("over"), "before": self.stop});
         self.stop = reason.map(str::to_owned);
-        self.record(FLEET, Kind::FleetStop, "sim", "fleet", None, &body);
+        let kind = if reason.is_some() { Kind::FleetStop } else { Kind::FleetResume };
+        self.record(FLEET, kind, "sim", "fleet", None, &body);
         Ok(())
     }
 
