@@ -359,6 +359,8 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 let now = wanted.borrow_and_update().standing;
                 if std::mem::replace(&mut standing, now) != now {
                     telling.owe_all(derive.nodes_with_faults());
+                    again.owe_all(&derive);
+                    again.go_on(&derive).await;
                 }
                 continue;
             }

@@ -5,6 +5,7 @@
 //! one appears later.
 
 pub mod api;
+mod cancel;
 pub mod dates;
 mod drain;
 mod guard;

@@ -1,5 +1,6 @@
-//! After faults were lost on their way to the hub: what stands is journaled anew, as standing, node by node. Later records
-//! remember those faults as told, so nothing else would tell of them. What the journal has no room for is tried again.
+//! After faults were lost, on their way to the hub or by the hub's database: what stands is journaled anew, as standing, node by
+//! node. Later records remember those faults as told, so nothing else would tell of them; evidence speaks only of faults that the
+//! hub knows, and what was acked long ago is in no journal any more. What the journal has no room for is tried again.
 
 use std::collections::BTreeSet;
 
@@ -29,13 +30,18 @@ impl Again {
         }
     }
 
+    /// Everything that stands is to be told again.
+    pub(super) fn owe_all(&mut self, derive: &Derive) {
+        let nodes = derive.nodes_with_faults();
+        tracing::warn!(nodes = nodes.len(), "faults were lost, what stands is told again");
+        self.owed.extend(nodes);
+    }
+
     /// Tells what is owed, as far as the journal takes it.
     pub(super) async fn go_on(&mut self, derive: &Derive) {
         let lost = *self.lost.borrow_and_update();
         if std::mem::replace(&mut self.seen, lost) != lost {
-            let nodes = derive.held.lock().expect("no holder of this lock panics").nodes_with_faults();
-            tracing::warn!(nodes = nodes.len(), "faults were lost, what stands is told again");
-            self.owed.extend(nodes);
+            self.owe_all(derive);
         }
         while let Some(uid) = self.owed.first().cloned() {
             let leads = derive.leads();

@@ -11,7 +11,7 @@ use gpuheal_proto::{
     ids::CommandId,
     link::v1,
 };
-use gpuheal_spoke_core::verify::{Envelope, Known, Refused, Verified};
+use gpuheal_spoke_core::verify::{Cancel, Envelope, Known, Refused, Verified};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -35,6 +35,8 @@ pub(super) struct HandLoop {
     pub(super) running: BTreeMap<CommandId, Running>,
     /// Ids that a short task is looking up, burying or ending.
     pub(super) pending: BTreeSet<CommandId>,
+    /// What the hub has called off and has no end yet.
+    pub(super) called_off: BTreeMap<CommandId, Cancel>,
     pub(super) tasks: JoinSet<Back>,
     pub(super) fence_asked: bool,
     /// Reign, session and request for which everything was told last.
@@ -49,6 +51,7 @@ impl HandLoop {
             ctx,
             running: BTreeMap::new(),
             pending: BTreeSet::new(),
+            called_off: BTreeMap::new(),
             tasks: JoinSet::new(),
             fence_asked: false,
             told: None,
@@ -151,10 +154,11 @@ impl HandLoop {
             self.ask_fence();
             return;
         }
+        self.call_off();
         for action in self.ctx.actions.all() {
             let id = CommandId::parse(action.id());
             let Ok(id) = id else { continue };
-            if self.running.contains_key(&id) || self.pending.contains(&id) {
+            if self.running.contains_key(&id) || self.pending.contains(&id) || self.called_off.contains_key(&id) {
                 continue;
             }
             if !healaction::is_final(&action) {

@@ -13,7 +13,7 @@ use gpuheal_spoke_core::{
 };
 use kube::Api;
 
-use super::{Back, RUNNING_MAX, StopWord, hand::HandLoop, record::Created};
+use super::{Back, RUNNING_MAX, hand::HandLoop, record::Created};
 use crate::{
     clock::boottime,
     healaction::{self, HealAction, HealActionSpec, Tombstone},
@@ -37,6 +37,10 @@ impl HandLoop {
         let id = envelope.command().id;
         if let Some(refused) = self.not_ready() {
             return self.say_not_now(id, refused);
+        }
+        if self.called_off.contains_key(&id) {
+            // Its end is on the way.
+            return;
         }
         let (known, action) = self.known(envelope.command());
         if let (Known::Final, Some(action)) = (known, &action) {
@@ -205,7 +209,7 @@ impl HandLoop {
     }
 
     /// Creates a tombstone and tells it. One that could not be created is not told: the bytes will come again.
-    fn bury(&mut self, id: CommandId, spec: HealActionSpec) {
+    pub(super) fn bury(&mut self, id: CommandId, spec: HealActionSpec) {
         let ctx = Arc::clone(&self.ctx);
         self.pending.insert(id);
         self.tasks.spawn(async move {
@@ -223,7 +227,7 @@ impl HandLoop {
         });
     }
 
-    fn end_open(&mut self, action: &Arc<HealAction>, state: CommandState, refusal: &str, reason: String) {
+    pub(super) fn end_open(&mut self, action: &Arc<HealAction>, state: CommandState, refusal: &str, reason: String) {
         let (ctx, action, refusal) = (Arc::clone(&self.ctx), Arc::clone(action), refusal.to_owned());
         let reign = self.ctx.reign().unwrap_or(0);
         let id = CommandId::parse(action.id()).ok();
@@ -237,39 +241,6 @@ impl HandLoop {
             }
             id.map_or(Back::Done, Back::Settled)
         });
-    }
-
-    /// A cancellation: stops what is at work, ends what is open, and leaves a tombstone for what has not come yet.
-    pub(super) fn cancel(&mut self, bytes: &[u8]) {
-        let deps = &self.ctx.deps;
-        let fence = self.ctx.fence().unwrap_or_default();
-        let cancel = match verify::cancel(bytes, &deps.trust, &deps.cluster, fence) {
-            Ok(cancel) => cancel,
-            Err(refused) => return tracing::warn!(refusal = %refused.refusal, reason = refused.reason, "cancellation not accepted"),
-        };
-        if self.ctx.reign().is_none() || !self.ctx.actions.ready() {
-            return tracing::debug!(command.id = %cancel.command, "cancellation left to the leader");
-        }
-        let reason = format!("cancelled by the hub: {}", cancel.reason);
-        if let Some(running) = self.running.get(&cancel.command) {
-            running.stop.send_replace(Some(StopWord { state: CommandState::Cancelled, reason }));
-            return;
-        }
-        match self.ctx.actions.get(&cancel.command.to_string()) {
-            Some(action) if healaction::is_final(&action) => self.tell(action),
-            Some(action) => self.end_open(&action, CommandState::Cancelled, "", reason),
-            None => {
-                let spec = HealActionSpec {
-                    hub_term: cancel.hub_term,
-                    holder: self.ctx.deps.replica.to_string(),
-                    lease_transitions: self.ctx.reign().unwrap_or(0),
-                    reason: reason.clone(),
-                    tombstone: Some(Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason }),
-                    ..HealActionSpec::default()
-                };
-                self.bury(cancel.command, spec);
-            }
-        }
     }
 }
 

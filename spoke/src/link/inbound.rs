@@ -63,7 +63,7 @@ impl Inbound<'_> {
                 self.answer(Up::SettingsAck(ack))?;
             }
             Message::Command(command) => self.command(command)?,
-            Message::Cancel(cancel) => self.hand(Down::Cancel(cancel.envelope)),
+            Message::Cancel(cancel) => self.deps.down.send(Down::Cancel(cancel.envelope)).await.map_err(|_| Error::Ended)?,
             Message::StatusAck(ack) => self.hand(Down::StatusAck(ack)),
             Message::Resync(resync) => self.resync(resync),
             Message::ProcessResult(result) => self.waiting.answered(&result),
@@ -112,7 +112,7 @@ impl Inbound<'_> {
         }))
     }
 
-    /// Cancels come again with the hub's sweep, acks with the next report.
+    /// Acks come again with the next report.
     fn hand(&self, down: Down) {
         if self.deps.down.try_send(down).is_err() {
             self.deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "hand busy"), ("lane", "down")]);

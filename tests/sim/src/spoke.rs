@@ -29,7 +29,7 @@ use gpuheal_spoke::healaction::{self, HealAction};
 use gpuheal_spoke_core::{
     ceiling::Config,
     derive::{Held, Settings},
-    verify::{Fence, Trust},
+    verify::{Cancel, Fence, Trust},
 };
 
 use crate::{
@@ -140,6 +140,8 @@ pub struct Spoke {
     fence_asked: bool,
     running: BTreeMap<CommandId, Run>,
     pending: BTreeSet<CommandId>,
+    /// What the hub has called off and has no end yet.
+    called_off: BTreeMap<CommandId, Cancel>,
     reported: Option<(u64, u64, u64)>,
     /// The hub's term and its request for which even what it had acked was told last.
     reported_all: Option<(u64, u64)>,
@@ -187,6 +189,7 @@ impl Spoke {
             fence_asked: false,
             running: BTreeMap::new(),
             pending: BTreeSet::new(),
+            called_off: BTreeMap::new(),
             reported: None,
             reported_all: None,
             hub_term: 0,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use gpuheal_proto::{
-    fault::NodeRef,
+    fault::{NodeRef, Witness},
     ids::{FaultKey, NodeUid},
     link::v1,
 };
@@ -105,8 +105,13 @@ impl Spoke {
         }
     }
 
-    /// How every known fault stands is to be told anew.
-    pub(super) fn tell_all_evidence(&mut self) {
+    /// What stands is found anew, of which the hub may know nothing, and how every known fault stands is told.
+    pub(super) fn tell_all_standing(&mut self) {
+        let leads = self.reign().is_some();
+        for uid in self.held.nodes_with_faults() {
+            let outcome = self.held.again(&uid, |witness| leads || witness == Witness::Alert);
+            self.found(outcome);
+        }
         for evidence in self.held.evidence() {
             self.evidence.insert(evidence.key, (&evidence).into());
         }

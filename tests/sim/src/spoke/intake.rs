@@ -11,7 +11,7 @@ use gpuheal_proto::{
 use gpuheal_spoke::healaction::{self, HealAction, HealActionSpec, Tombstone};
 use gpuheal_spoke_core::{
     mark::NodeFacts,
-    verify::{self, Authentic, Envelope, Held, HubNow, Known, Live, Refused, fingerprint},
+    verify::{self, Authentic, Cancel, Envelope, Held, HubNow, Known, Live, Refused, fingerprint},
 };
 
 use super::{Out, Spoke, Wait, run::Run};
@@ -28,6 +28,9 @@ impl Spoke {
         let id = envelope.command().id;
         if let Some(refused) = self.not_ready() {
             return self.not_now(id.to_string(), &refused);
+        }
+        if self.called_off.contains_key(&id) {
+            return;
         }
         let action = self.action_of(id);
         let known = match &action {
@@ -72,10 +75,11 @@ impl Spoke {
             return;
         }
         self.tell_untold();
+        self.call_off();
         let open: Vec<Rc<HealAction>> = self.open_actions().cloned().collect();
         for action in open {
             let Ok(id) = CommandId::parse(action.id()) else { continue };
-            if !self.running.contains_key(&id) && !self.pending.contains(&id) {
+            if !self.running.contains_key(&id) && !self.pending.contains(&id) && !self.called_off.contains_key(&id) {
                 self.adopt(id, &action);
             }
         }
@@ -223,22 +227,49 @@ impl Spoke {
         self.call(Wait::End(id), Call::PutStatus(action.id().to_owned(), version, Box::new(status)), None);
     }
 
-    /// A cancellation: stops what is at work, ends what is open, and leaves a tombstone for what has not come yet.
+    /// A cancellation, kept until the command has an end.
     pub(super) fn cancel(&mut self, bytes: &[u8]) {
         let fence = self.fence.unwrap_or_default().1;
         let Ok(cancel) = verify::cancel(bytes, &self.me.trust, &self.me.cluster, fence) else { return };
+        if let Some(action) = self.action_of(cancel.command).filter(|action| healaction::is_final(action))
+            && self.reign().is_some()
+        {
+            return self.answer(&action);
+        }
+        self.called_off.insert(cancel.command, cancel);
+        self.call_off();
+    }
+
+    /// Stops what is at work, ends what is open, and leaves a tombstone for what has not come yet.
+    fn call_off(&mut self) {
         if self.reign().is_none() || !self.cache.listed {
             return;
         }
+        let ended = |id: &CommandId| self.action_of(*id).is_some_and(|action| healaction::is_final(&action));
+        let over: Vec<CommandId> = self.called_off.keys().filter(|id| ended(id)).copied().collect();
+        for id in over {
+            self.called_off.remove(&id);
+        }
+        let waiting: Vec<Cancel> =
+            self.called_off.values().filter(|cancel| !self.pending.contains(&cancel.command)).cloned().collect();
+        for cancel in waiting {
+            self.carry_out(&cancel);
+        }
+    }
+
+    fn carry_out(&mut self, cancel: &Cancel) {
         let reason = format!("cancelled by the hub: {}", cancel.reason);
         if let Some(run) = self.running.get_mut(&cancel.command) {
-            run.stop = Some((CommandState::Cancelled, reason));
-            return self.runs_tick();
+            if run.stop.is_none() {
+                run.stop = Some((CommandState::Cancelled, reason));
+                self.runs_tick();
+            }
+            return;
         }
         match self.action_of(cancel.command) {
-            Some(action) if healaction::is_final(&action) => self.answer(&action),
             Some(action) => self.end_open(&action, CommandState::Cancelled, "", &reason),
             None if self.me.mutations.has(Mutation::NoTombstone) => {
+                self.called_off.remove(&cancel.command);
                 self.out.push(Out::Word(cancel.command, CommandState::Cancelled));
             }
             None => {

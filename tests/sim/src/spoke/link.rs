@@ -119,7 +119,7 @@ impl Spoke {
             Down::Resync(resync) => {
                 self.resyncs += u64::from(resync.snapshot || resync.open_commands);
                 if resync.standing_faults {
-                    self.tell_all_evidence();
+                    self.tell_all_standing();
                 }
                 self.report_again();
                 self.state_tick();
