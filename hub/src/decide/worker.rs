@@ -7,7 +7,7 @@ use std::{
 };
 
 use gpuheal_proto::ids::{ClusterId, NodeUid};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
 
 use super::{Error, apply::Issued, judge::Bench};
@@ -73,19 +73,13 @@ async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<us
         let claimed = judgements_claim(&mut tx, BATCH).await?;
         Ok::<_, Error>((tx, claimed))
     });
-    let (mut tx, Some((cluster, nodes))) = claimed.await? else { return Ok(0) };
+    let (tx, Some((cluster, nodes))) = claimed.await? else { return Ok(0) };
     dies_at!("decide.claimed");
     if nodes.len() as u32 == BATCH {
         // There is more: another worker need not wait for its poll.
         wake.ingested.notify_one();
     }
-    let judged = async {
-        let issued = within(&mut tx, &cluster, &nodes, signer, Vec::new()).await?;
-        dies_at!("decide.before-commit");
-        tx.commit().await.label("decide.commit")?;
-        Ok::<_, Error>(issued)
-    };
-    match answered("decide.judge", judged).await {
+    match answered("decide.judge", judge(tx, &cluster, &nodes, signer)).await {
         Ok(issued) => issued.wake(wake),
         Err(error) => {
             tracing::debug!(%error, cluster.id = %cluster, nodes = nodes.len(), "judging together failed, each is tried alone");
@@ -145,7 +139,29 @@ async fn judge_one(pool: &PgPool, signer: Option<&Signer>, cluster: &ClusterId, 
     if !judgement_claim_one(&mut tx, cluster, node).await? {
         return Ok(Issued::default());
     }
-    let issued = within(&mut tx, cluster, std::slice::from_ref(node), signer, Vec::new()).await?;
-    tx.commit().await.label("decide.commit")?;
-    Ok(issued)
+    judge(tx, cluster, std::slice::from_ref(node), signer).await
+}
+
+/// Judges, and commits. What fails is rolled back before this returns: whoever tries again, or each node alone, passes over
+/// one that is held.
+async fn judge(
+    mut tx: Transaction<'static, Postgres>,
+    cluster: &ClusterId,
+    nodes: &[NodeUid],
+    signer: Option<&Signer>,
+) -> Result<Issued, Error> {
+    match within(&mut tx, cluster, nodes, signer, Vec::new()).await {
+        Ok(issued) => {
+            dies_at!("decide.before-commit");
+            tx.commit().await.label("decide.commit")?;
+            Ok(issued)
+        }
+        Err(error) => {
+            if let Err(lost) = tx.rollback().await {
+                // The connection is gone, and with it what it held.
+                tracing::debug!(error = %lost, "a judgement that failed was not rolled back");
+            }
+            Err(error)
+        }
+    }
 }
