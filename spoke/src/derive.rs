@@ -325,6 +325,10 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut standing = wanted.borrow().standing;
     let mut again = Again::new(&derive.deps.journal);
+    if standing > 0 {
+        // It was asked for before all was listed.
+        again.owe_all(&derive);
+    }
     let mut telling = Telling::default();
     loop {
         let names: BTreeSet<String> = tokio::select! {

@@ -167,6 +167,27 @@ async fn a_fault_that_the_journal_lost_is_told_again_as_standing_once_the_hub_kn
 }
 
 #[tokio::test]
+async fn what_stands_is_journaled_anew_for_a_hub_whose_database_has_lost_it() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    for (xid, at_s) in [(0, 0), (79, 60)] {
+        scraped(&cluster, xid, at_s).await;
+    }
+    assert_eq!(cluster.journal.head().borrow().next_seq, 2);
+    let (wanted, wanting) = watch::channel(Wanted::default());
+    let cancel = CancellationToken::new();
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    // Perhaps before the loop has begun, perhaps later.
+    wanted.send_modify(|wanted| wanted.standing += 1);
+    let mut head = cluster.journal.head();
+    let written = tokio::time::timeout(Duration::from_secs(120), head.wait_for(|head| head.next_seq == 3));
+    drop(written.await.unwrap().unwrap());
+    let again = cluster.journaled().await.pop().unwrap();
+    assert_eq!((again.code.as_str(), again.onset()), ("79", v1::Onset::Standing));
+    cancel.cancel();
+}
+
+#[tokio::test]
 async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));

@@ -38,13 +38,13 @@ impl HandLoop {
         if let Some(refused) = self.not_ready() {
             return self.say_not_now(id, refused);
         }
-        if self.called_off.contains_key(&id) {
-            // Its end is on the way.
-            return;
-        }
         let (known, action) = self.known(envelope.command());
         if let (Known::Final, Some(action)) = (known, &action) {
             return self.tell(Arc::clone(action));
+        }
+        if self.called_off.contains_key(&id) {
+            // Its end is on the way, and is told.
+            return;
         }
         if self.running.contains_key(&id) || self.pending.contains(&id) {
             if let Some(action) = action {

@@ -33,6 +33,8 @@ testkube::claims![
     a_command_whose_record_was_lost_is_not_run_again,
     a_cancel_in_the_middle_of_a_drain_stops_it,
     a_cancel_that_comes_after_the_end_changes_nothing_and_the_end_is_told_again,
+    a_cancel_that_the_api_server_did_not_take_is_carried_out_all_the_same,
+    a_cancel_that_comes_before_its_replica_leads_is_carried_out_when_it_does,
 ];
 
 async fn untouched(w: &World, node: &str) {
@@ -217,4 +219,25 @@ async fn a_cancel_that_comes_after_the_end_changes_nothing_and_the_end_is_told_a
     let again = spoke.carry_out(&command).await;
     assert_eq!((again.state(), again.status_seq), (CommandState::Succeeded, told.status_seq));
     assert_eq!(marks(&w.node("n1").await), (true, 1, true));
+}
+
+/// Failure table, row 28.
+async fn a_cancel_that_the_api_server_did_not_take_is_carried_out_all_the_same(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    w.throttle_intent();
+    spoke.down.send(Down::Cancel(Bytes::from(cancel(command.id)))).await.unwrap();
+    assert_eq!(spoke.ended(command.id).await.state(), CommandState::Cancelled);
+    assert_eq!(spoke.carry_out(&command).await.state(), CommandState::Cancelled);
+    untouched(&w, "n1").await;
+}
+
+/// Failure table, row 28.
+async fn a_cancel_that_comes_before_its_replica_leads_is_carried_out_when_it_does(w: World) {
+    let mut spoke = Spoke::start(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    spoke.down.send(Down::Cancel(Bytes::from(cancel(command.id)))).await.unwrap();
+    assert_eq!(spoke.ended(command.id).await.state(), CommandState::Cancelled);
+    assert_eq!(spoke.carry_out(&command).await.state(), CommandState::Cancelled);
+    untouched(&w, "n1").await;
 }

@@ -29,9 +29,6 @@ impl Spoke {
         if let Some(refused) = self.not_ready() {
             return self.not_now(id.to_string(), &refused);
         }
-        if self.called_off.contains_key(&id) {
-            return;
-        }
         let action = self.action_of(id);
         let known = match &action {
             None => Known::No,
@@ -40,6 +37,9 @@ impl Spoke {
         };
         if let (Known::Final, Some(action)) = (known, &action) {
             return self.answer(&Rc::clone(action));
+        }
+        if self.called_off.contains_key(&id) {
+            return;
         }
         if self.running.contains_key(&id) || self.pending.contains(&id) {
             if let Some(action) = action {
