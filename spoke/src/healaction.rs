@@ -10,14 +10,18 @@
 mod record;
 mod standing;
 
-use gpuheal_proto::limits::{ENVELOPE_BYTES_MAX, STEPS_MAX};
+use gpuheal_proto::{
+    command::CommandState,
+    limits::{ENVELOPE_BYTES_MAX, STEPS_MAX},
+};
+use gpuheal_spoke_core::verify::Refused;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, bounded, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec, seq, set_complete, state,
-    state_refused, status_of, undo_of, unshown,
+    begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec,
+    seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
 pub use self::standing::{await_release, marked_node, may_go, standing_marks, standing_undo};
 
@@ -185,6 +189,14 @@ pub struct Tombstone {
     #[serde(default)]
     #[schemars(length(max = TEXT_MAX))]
     pub reason: String,
+}
+
+impl Tombstone {
+    /// Of what is refused for ever.
+    #[must_use]
+    pub fn refused(refused: &Refused) -> Self {
+        Self { state: CommandState::Refused.to_string(), refusal: refused.refusal.to_string(), reason: refused.reason.clone() }
+    }
 }
 
 /// How it went. No status at all means that the intent exists and nothing more.

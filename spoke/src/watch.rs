@@ -64,6 +64,12 @@ impl Nodes {
         self.nodes.get(&ObjectRef::new(name))
     }
 
+    /// Whether the node of this name is this very machine, as far as seen.
+    #[must_use]
+    pub fn shows(&self, name: &str, uid: &str) -> bool {
+        self.node(name).is_some_and(|node| node.metadata.uid.as_deref() == Some(uid))
+    }
+
     /// Every node.
     #[must_use]
     pub fn nodes(&self) -> Vec<Arc<Node>> {

@@ -16,6 +16,7 @@ use super::{
     natural,
     quarantine::{self, Cause},
     revocation, signed,
+    stream::sessions_lost,
 };
 use crate::{
     audit::{self, Entry, Kind, chain_of},
@@ -275,14 +276,7 @@ pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
 /// When it was taken over, revoked or fenced off.
 pub async fn session_hold(conn: &mut PgConnection, cluster: &ClusterId, session: Option<&(ReplicaId, u64)>) -> Result<(), Error> {
     let Some((replica, generation)) = session else { return Ok(()) };
-    let current: Option<i64> =
-        sqlx::query_scalar("SELECT session_generation FROM sessions WHERE cluster_id = $1 AND replica_id = $2 FOR SHARE")
-            .bind(cluster.as_str())
-            .bind(replica.as_str())
-            .fetch_optional(conn)
-            .await
-            .label("session.hold")?;
-    if current == Some(signed(*generation)) {
+    if sessions_lost(conn, &[(cluster, replica.as_str(), *generation)]).await?.is_empty() {
         Ok(())
     } else {
         Err(Error::TakenOver { replica: replica.to_string(), generation: *generation })

@@ -7,7 +7,8 @@ use std::{
 };
 
 use http_body_util::BodyExt as _;
-use kube::{Client, client::Body, core::Status};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, client::Body, core::Status};
 use tokio::time::Instant;
 
 /// Longest API call of the executor: half of the margin that a step asks of the Lease.
@@ -50,6 +51,15 @@ impl Kube {
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Whether the node of this name is this very machine, by the API server's word.
+    ///
+    /// # Errors
+    /// As [`Kube::call`]: then nobody knows.
+    pub async fn has_machine(&self, name: &str, uid: &str) -> Result<bool, Error> {
+        let node = self.call("get node", Api::<Node>::all(self.client()).get_opt(name)).await?;
+        Ok(node.is_some_and(|node| node.metadata.uid.as_deref() == Some(uid)))
     }
 
     /// One call, bounded.

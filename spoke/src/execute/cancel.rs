@@ -6,7 +6,7 @@ use gpuheal_proto::command::CommandState;
 use gpuheal_spoke_core::verify::{self, Cancel};
 
 use super::{OPEN_MAX, StopWord, hand::HandLoop};
-use crate::healaction::{self, HealActionSpec, Tombstone};
+use crate::healaction;
 
 /// Cancellations that are kept: a stop of the fleet calls off no more than may be open. Each is below 2 KiB.
 const CALLED_OFF_MAX: usize = OPEN_MAX;
@@ -49,7 +49,7 @@ impl HandLoop {
     }
 
     fn carry_out(&mut self, cancel: &Cancel) {
-        let reason = format!("cancelled by the hub: {}", cancel.reason);
+        let reason = healaction::called_off_reason(cancel);
         if let Some(running) = self.running.get(&cancel.command) {
             running.stop.send_replace(Some(StopWord { state: CommandState::Cancelled, reason }));
             return;
@@ -57,14 +57,7 @@ impl HandLoop {
         if let Some(action) = self.ctx.actions.get(&cancel.command.to_string()) {
             return self.end_open(&action, CommandState::Cancelled, "", reason);
         }
-        let spec = HealActionSpec {
-            hub_term: cancel.hub_term,
-            holder: self.ctx.deps.replica.to_string(),
-            lease_transitions: self.ctx.reign().unwrap_or(0),
-            reason: reason.clone(),
-            tombstone: Some(Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason }),
-            ..HealActionSpec::default()
-        };
+        let spec = healaction::called_off_spec(cancel, self.ctx.deps.replica.as_str(), self.ctx.reign().unwrap_or(0));
         self.bury(cancel.command, spec);
     }
 }

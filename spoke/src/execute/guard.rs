@@ -14,8 +14,6 @@ use gpuheal_spoke_core::{
     mark::{NodeFacts, Want},
     verify::{STEP_MARGIN, check_faults, check_time, marker},
 };
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
 use tokio::sync::watch;
 
 use super::{Ctx, StopWord, api::Error, mark::pause};
@@ -136,15 +134,13 @@ impl Guard<'_> {
     fn missing(&self) -> bool {
         let target = &self.command.target.node;
         let held = self.command.harmful() || self.command.writes_node();
-        let node = held.then(|| self.ctx.deps.nodes.node(target.name.as_str()));
-        node.is_some_and(|node| node.is_none_or(|node| node.metadata.uid.as_deref() != Some(target.uid.as_str())))
+        held && !self.ctx.deps.nodes.shows(target.name.as_str(), target.uid.as_str())
     }
 
     /// The API server's word on it.
     async fn is_there(&self) -> Result<bool, Error> {
-        let (kube, target) = (&self.ctx.kube, &self.command.target.node);
-        let node = kube.call("get node", Api::<Node>::all(kube.client()).get_opt(target.name.as_str())).await?;
-        Ok(node.is_some_and(|node| node.metadata.uid.as_deref() == Some(target.uid.as_str())))
+        let target = &self.command.target.node;
+        self.ctx.kube.has_machine(target.name.as_str(), target.uid.as_str()).await
     }
 
     fn still_ours(&self) -> Result<Duration, Halt> {

@@ -236,7 +236,7 @@ impl HandLoop {
         if self.ctx.reign().is_some() && healaction::is_final(&action) && self.ctx.reports.acked(&action) {
             let ctx = Arc::clone(&self.ctx);
             self.tasks.spawn(async move {
-                ctx.records.let_go(&action, &ctx.reports).await;
+                ctx.records.let_go(&action).await;
                 Back::Done
             });
         }

@@ -161,7 +161,7 @@ impl HandLoop {
             None => {
                 let reign = self.ctx.reign().unwrap_or(0);
                 let mut spec = self.ctx.records.spec(command, envelope.bytes(), self.ctx.deps.replica.as_str(), reign);
-                spec.tombstone = Some(tombstone(CommandState::Refused, &refused));
+                spec.tombstone = Some(Tombstone::refused(&refused));
                 self.bury(command.id, spec);
             }
             Some(action) => {
@@ -178,7 +178,7 @@ impl HandLoop {
         if let (Some(command), true) = (&refused.command, leads) {
             let holder = self.ctx.deps.replica.as_str();
             let mut spec = healaction::foreign_spec(command, holder, self.ctx.reign().unwrap_or(0));
-            spec.tombstone = Some(tombstone(CommandState::Refused, &refused));
+            spec.tombstone = Some(Tombstone::refused(&refused));
             return self.bury(command.id, spec);
         }
         let ctx = Arc::clone(&self.ctx);
@@ -242,8 +242,4 @@ impl HandLoop {
             id.map_or(Back::Done, Back::Settled)
         });
     }
-}
-
-fn tombstone(state: CommandState, refused: &Refused) -> Tombstone {
-    Tombstone { state: state.to_string(), refusal: refused.refusal.to_string(), reason: refused.reason.clone() }
 }

@@ -9,7 +9,6 @@ use gpuheal_proto::{
     time::{Timestamp, parse_rfc3339},
 };
 use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned};
-use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
@@ -134,18 +133,18 @@ impl Records {
 
     /// The hub has the outcome: the finalizer goes, except from the record of a mark that still stands, and from a release
     /// while it is needed to let go of the marks that it has undone.
-    pub(super) async fn let_go(&self, action: &HealAction, reports: &Reports) {
+    pub(super) async fn let_go(&self, action: &HealAction) {
         let mut all = self.actions.all();
         all.retain(|other| other.spec.node_uid == action.spec.node_uid);
-        self.let_go_of(all, reports).await;
+        self.let_go_of(all).await;
     }
 
     /// What could not be let go of is held still, and is looked at again by the next [`Records::collect`].
-    async fn let_go_of(&self, mut all: Vec<Arc<HealAction>>, reports: &Reports) {
+    async fn let_go_of(&self, mut all: Vec<Arc<HealAction>>) {
         // What is undone in the first round lets go of its release in the second.
         for _ in 0..2 {
             let now = all.iter().map(|action| &**action);
-            for action in healaction::may_go(now, |action| reports.acked(action)) {
+            for action in healaction::may_go(now, |action| self.reports.acked(action)) {
                 self.drop_finalizer(action).await;
             }
             all = all.iter().filter_map(|action| self.actions.get(action.id())).collect();
@@ -160,13 +159,13 @@ impl Records {
         }
         let marks = healaction::await_release(all.iter().map(|action| &**action), |action| self.reports.acked(action));
         for mark in marks {
-            let (name, uid) = (mark.spec.node.as_str(), Some(mark.spec.node_uid.as_str()));
-            if self.nodes.node(name).is_some_and(|node| node.metadata.uid.as_deref() == uid) {
+            let (name, uid) = (mark.spec.node.as_str(), mark.spec.node_uid.as_str());
+            if self.nodes.shows(name, uid) {
                 continue;
             }
-            match self.kube.call("get node", Api::<Node>::all(self.kube.client()).get_opt(name)).await {
-                Ok(Some(node)) if node.metadata.uid.as_deref() == uid => {}
-                Ok(_) => self.drop_finalizer(mark).await,
+            match self.kube.has_machine(name, uid).await {
+                Ok(true) => {}
+                Ok(false) => self.drop_finalizer(mark).await,
                 Err(error) => {
                     return tracing::debug!(command.id = mark.id(), error = %gpuheal_proto::chain::chain(&error), "its node could not be read");
                 }
@@ -205,7 +204,7 @@ impl Records {
     /// Lets go of what nobody needs any more, and deletes what has run out and is not held by a finalizer.
     pub(super) async fn collect(&self, now: Timestamp) {
         let Ok(_alone) = self.collecting.try_lock() else { return };
-        self.let_go_of(self.actions.all(), &self.reports).await;
+        self.let_go_of(self.actions.all()).await;
         self.let_go_of_gone_nodes(&self.actions.all()).await;
         for action in self.actions.all() {
             let old = runs_out(&action).is_some_and(|expires| now.since(expires) > KEEP);

@@ -9,11 +9,12 @@ use gpuheal_proto::{
     fault::FaultClass,
     time::Timestamp,
 };
-use gpuheal_spoke_core::mark::NodeFacts;
+use gpuheal_spoke_core::{mark::NodeFacts, verify::Cancel};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
-    Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, UndoEntry, WORD_MAX, standing_marks,
+    Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, Tombstone, UndoEntry, WORD_MAX,
+    standing_marks,
 };
 
 /// A column of a narrow terminal.
@@ -56,6 +57,26 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
 #[must_use]
 pub fn foreign_spec(command: &Command, holder: &str, lease_transitions: u64) -> HealActionSpec {
     HealActionSpec { plan_revision: 0, command_seq: 0, hub_term: 0, ..new_spec(command, &[], holder, lease_transitions) }
+}
+
+/// What a command says that its hub has called it off.
+#[must_use]
+pub fn called_off_reason(cancel: &Cancel) -> String {
+    format!("cancelled by the hub: {}", cancel.reason)
+}
+
+/// The spec of a tombstone of a command that was called off before it came.
+#[must_use]
+pub fn called_off_spec(cancel: &Cancel, holder: &str, lease_transitions: u64) -> HealActionSpec {
+    let reason = called_off_reason(cancel);
+    HealActionSpec {
+        hub_term: cancel.hub_term,
+        holder: holder.to_owned(),
+        lease_transitions,
+        reason: reason.clone(),
+        tombstone: Some(Tombstone { state: CommandState::Cancelled.to_string(), refusal: String::new(), reason }),
+        ..HealActionSpec::default()
+    }
 }
 
 /// The fault's class and code at the beginning of a reason such as `xid 79 on GPU 0000:5d:00: …`. A reason that begins

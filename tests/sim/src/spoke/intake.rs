@@ -168,7 +168,7 @@ impl Spoke {
         match action {
             None => {
                 let mut spec = self.spec(command, envelope.bytes());
-                spec.tombstone = Some(tombstone(CommandState::Refused, refused.refusal.as_str(), &refused.reason));
+                spec.tombstone = Some(Tombstone::refused(refused));
                 if self.me.mutations.has(Mutation::NoTombstone) {
                     self.out.push(Out::Word(command.id, CommandState::Refused));
                     let status = self.refusal(command.id.to_string(), String::new(), v1::CommandState::Refused, refused);
@@ -186,7 +186,7 @@ impl Spoke {
     fn refuse_unread(&mut self, sha256: String, refused: &Refused) {
         if let (Some(command), true) = (&refused.command, self.reign().is_some() && self.cache.listed) {
             let mut spec = healaction::foreign_spec(command, self.me.replica.as_str(), self.reign().unwrap_or(0));
-            spec.tombstone = Some(tombstone(CommandState::Refused, refused.refusal.as_str(), &refused.reason));
+            spec.tombstone = Some(Tombstone::refused(refused));
             return self.bury(command.id, spec);
         }
         self.unverifiable(sha256, refused);
@@ -258,7 +258,7 @@ impl Spoke {
     }
 
     fn carry_out(&mut self, cancel: &Cancel) {
-        let reason = format!("cancelled by the hub: {}", cancel.reason);
+        let reason = healaction::called_off_reason(cancel);
         if let Some(run) = self.running.get_mut(&cancel.command) {
             if run.stop.is_none() {
                 run.stop = Some((CommandState::Cancelled, reason));
@@ -273,14 +273,7 @@ impl Spoke {
                 self.out.push(Out::Word(cancel.command, CommandState::Cancelled));
             }
             None => {
-                let spec = HealActionSpec {
-                    hub_term: cancel.hub_term,
-                    holder: self.me.replica.to_string(),
-                    lease_transitions: self.reign().unwrap_or(0),
-                    reason: reason.clone(),
-                    tombstone: Some(tombstone(CommandState::Cancelled, "", &reason)),
-                    ..HealActionSpec::default()
-                };
+                let spec = healaction::called_off_spec(cancel, self.me.replica.as_str(), self.reign().unwrap_or(0));
                 self.bury(cancel.command, spec);
             }
         }
@@ -311,8 +304,4 @@ impl Spoke {
         self.running.insert(id, run);
         self.runs_tick();
     }
-}
-
-fn tombstone(state: CommandState, refusal: &str, reason: &str) -> Tombstone {
-    Tombstone { state: state.to_string(), refusal: refusal.to_owned(), reason: reason.to_owned() }
 }
