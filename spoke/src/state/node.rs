@@ -115,7 +115,8 @@ fn ready(node: &Node) -> v1::Readiness {
     }
 }
 
-/// Our mark, when any of label and taint is on the node.
+/// Our mark, when any of label, taint and a cordon of ours is on the node. Who takes label and taint off by hand may leave
+/// our cordon, and nobody else would tell of it.
 fn mark(node: &Node, ours: Option<bool>) -> Option<v1::Mark> {
     let labelled =
         node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
@@ -126,7 +127,7 @@ fn mark(node: &Node, ours: Option<bool>) -> Option<v1::Mark> {
     let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
     let cordoned_by_us = cordoned && cordon(&managers, ours) == Cordon::Ours;
     let last_process = annotation(node, ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());
-    (labelled || tainted).then(|| v1::Mark {
+    (labelled || tainted || cordoned_by_us).then(|| v1::Mark {
         labelled,
         tainted,
         cordoned_by_us,
@@ -199,6 +200,16 @@ mod tests {
         // Uncordoned and cordoned again since.
         assert!(!told("kubectl-cordon", Some(true)));
         assert!(told(FIELD_MANAGER, None) && !told("kubectl-cordon", None));
+    }
+
+    #[test]
+    fn a_cordon_of_ours_that_is_left_alone_is_told() {
+        let node = node(json!({
+            "metadata": {"name": "n1", "uid": "u1", "managedFields": [{"manager": FIELD_MANAGER}]}, "spec": {"unschedulable": true},
+        }));
+        let mark = node_state(&node, &[], vec![], &[], Some(true)).mark.unwrap();
+        assert!(mark.cordoned_by_us && !mark.labelled && !mark.tainted);
+        assert_eq!(node_state(&node, &[], vec![], &[], Some(false)).mark, None, "it was there before our mark");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::progress::{Progress, Stage};
 use crate::{
     incident::IncidentState,
     policy::Settings,
-    snapshot::{Mark, Snapshot},
+    snapshot::Snapshot,
 };
 
 /// After this long a view of the cluster is newer than our own write, whatever the annotation says: a deleted annotation
@@ -49,11 +49,12 @@ pub(super) fn overridden(snapshot: &Snapshot, progress: &Progress<'_>, settings:
     None
 }
 
-/// An adopted incident never had a command that marked: it stands on what the cluster shows alone.
+/// An adopted incident never had a command that marked: it stands on what the cluster shows alone. A cordon of ours by itself
+/// is what somebody left who took the mark off, since we never set one without the label.
 fn adopted_mark_gone(snapshot: &Snapshot) -> bool {
     let harmed = snapshot.commands.iter().any(|command| matches!(command.action, Action::Mark | Action::Evict));
     let resting = snapshot.incident.as_ref().is_some_and(|incident| incident.state == IncidentState::Validating);
-    resting && !harmed && !mark_seen(snapshot)
+    resting && !harmed && !labelled_or_tainted(snapshot)
 }
 
 /// What our record says that we set.
@@ -67,15 +68,17 @@ impl Ours {
     fn of(snapshot: &Snapshot) -> Self {
         let fields = snapshot.incident.as_ref().map(|incident| incident.undo.fields.as_slice()).unwrap_or_default();
         if fields.is_empty() {
-            // No record came: only a node without anything of ours is sure to have been undone.
-            let none =
-                snapshot.node.mark.as_ref().is_none_or(|mark| *mark == Mark { incident: mark.incident.clone(), ..Mark::default() });
-            return Self { label: none, taint: false, cordon: false };
+            // No record came: only a node without label and taint is sure to have been undone.
+            return Self { label: !labelled_or_tainted(snapshot), taint: false, cordon: false };
         }
         let has = |kind| fields.iter().any(|field| field.kind == kind);
         let cordon = |field: &gpuheal_proto::command::UndoField| field.kind == UndoKind::Unschedulable && field.before != "true";
         Self { label: has(UndoKind::Label), taint: has(UndoKind::Taint), cordon: fields.iter().any(cordon) }
     }
+}
+
+fn labelled_or_tainted(snapshot: &Snapshot) -> bool {
+    snapshot.node.mark.as_ref().is_some_and(|mark| mark.labelled || mark.tainted)
 }
 
 /// Something of ours is on the node.

@@ -105,7 +105,8 @@ impl Spoke {
         let labelled = facts.label(LABEL_STATUS) == Some(STATUS_FAULTY);
         let tainted = facts.taints.iter().any(is_ours);
         let cordoned = facts.unschedulable.unwrap_or(false);
-        let ours = cordon(&shown(node).unschedulable_by, self.cordon_is_ours(&facts.uid)) == Cordon::Ours;
+        let cordoned_by_us =
+            cordoned && cordon(&shown(node).unschedulable_by, self.cordon_is_ours(&facts.uid)) == Cordon::Ours;
         v1::NodeState {
             name: facts.name.clone(),
             uid: facts.uid.clone(),
@@ -118,10 +119,10 @@ impl Spoke {
             ready: v1::Readiness::Ready.into(),
             unschedulable: cordoned,
             unschedulable_by: if cordoned { node.unschedulable_by.clone() } else { String::new() },
-            mark: (labelled || tainted).then(|| v1::Mark {
+            mark: (labelled || tainted || cordoned_by_us).then(|| v1::Mark {
                 labelled,
                 tainted,
-                cordoned_by_us: cordoned && ours,
+                cordoned_by_us,
                 incident_id: facts.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
                 last_process_unix_ms: 0,
             }),

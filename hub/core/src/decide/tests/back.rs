@@ -253,6 +253,22 @@ fn an_adopted_mark_that_a_person_removed_closes_its_incident() {
 }
 
 #[test]
+fn a_cordon_of_ours_that_is_left_of_a_mark_is_adopted_and_taken_off() {
+    let mut story = quarantined(vec![]);
+    story.incident = None;
+    story.commands.clear();
+    (story.node.plan_rev_floor, story.node.unschedulable) = (1, true);
+    story.node.mark = Some(Mark { cordoned_by_us: true, ..Mark::default() });
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.budget), (IncidentState::Validating, BudgetOp::HoldFound));
+    story.incident = Some(Incident { held: true, ..incident(IncidentState::Validating, &[]) });
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!(state(&decision), IncidentState::Overriding, "who took label and taint off wants the node back");
+    let Step::Release { undo } = &decision.commands[0].steps[0] else { panic!() };
+    assert_eq!(undo.fields.iter().map(|field| field.kind).collect::<Vec<_>>(), [UndoKind::Unschedulable]);
+}
+
+#[test]
 fn p2_alone_is_filed_after_the_merge_window_with_no_claim_about_health() {
     let mut p2 = fault(FaultClass::Xid, "31", Witness::ExporterGauge, Onset::Edge);
     p2.last_at = at(-299);
