@@ -305,6 +305,12 @@ impl Command {
         matches!(self.action(), Action::Mark | Action::Evict)
     }
 
+    /// Whether it changes the node or what runs on it, or undoes that: all but an Event.
+    #[must_use]
+    pub fn changes_node(&self) -> bool {
+        self.action() != Action::Notify
+    }
+
     /// Whether it writes to the Node object.
     #[must_use]
     pub fn writes_node(&self) -> bool {

@@ -143,6 +143,7 @@ struct Running {
     node: String,
     plan_rev: u64,
     harmful: bool,
+    changes_node: bool,
     stop: watch::Sender<Option<StopWord>>,
     done: CancellationToken,
 }

@@ -133,8 +133,7 @@ impl Guard<'_> {
     /// Our watch does not show the machine that the command means: it is gone, or the watch is late.
     fn missing(&self) -> bool {
         let target = &self.command.target.node;
-        let held = self.command.harmful() || self.command.writes_node();
-        held && !self.ctx.deps.nodes.shows(target.name.as_str(), target.uid.as_str())
+        self.command.changes_node() && !self.ctx.deps.nodes.shows(target.name.as_str(), target.uid.as_str())
     }
 
     /// The API server's word on it.

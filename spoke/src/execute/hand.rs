@@ -229,6 +229,13 @@ impl HandLoop {
         nodes
     }
 
+    /// The highest plan revision of another command that changes this one's node and is at work on it.
+    pub(super) fn at_work(&self, command: &Command) -> Option<u64> {
+        let node = command.target.node.name.as_str();
+        let others = self.running.iter().filter(|(id, running)| **id != command.id && running.changes_node && running.node == node);
+        others.map(|(_, running)| running.plan_rev).max()
+    }
+
     fn acked(&mut self, ack: &v1::StatusAck) {
         dies_at!("report.acked");
         self.ctx.reports.ack(&ack.command_id, ack.status_seq);
@@ -274,14 +281,15 @@ impl HandLoop {
         let (stop, stopped) = watch::channel(None);
         let done = CancellationToken::new();
         let mut older = Vec::new();
-        if command.writes_node() || command.harmful() {
+        if command.changes_node() {
             for running in self.running.values().filter(|running| running.node == node && running.plan_rev < command.plan_rev) {
                 let reason = format!("superseded by plan revision {}", command.plan_rev);
                 running.stop.send_replace(Some(StopWord { state: CommandState::Cancelled, reason }));
                 older.push(running.done.clone());
             }
         }
-        let running = Running { node, plan_rev: command.plan_rev, harmful: command.harmful(), stop, done };
+        let (plan_rev, harmful, changes_node) = (command.plan_rev, command.harmful(), command.changes_node());
+        let running = Running { node, plan_rev, harmful, changes_node, stop, done };
         self.running.insert(id, running);
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {

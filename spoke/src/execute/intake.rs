@@ -119,6 +119,7 @@ impl HandLoop {
             margin: deps.elector.margin(),
             config: &config,
             out: out(&deps.nodes, &self.admitted(), name),
+            at_work: self.at_work(command),
             now: now.map(|now| now.at).unwrap_or_default(),
         };
         timely.admit(&live)

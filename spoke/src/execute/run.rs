@@ -146,7 +146,7 @@ async fn create(ctx: &Ctx, envelope: &Envelope<Verified>, reign: u64) -> Result<
 
 /// Open actions of the same node under a lower plan revision, that nobody here works on, end now.
 async fn cancel_older(ctx: &Ctx, command: &Command, reign: u64) {
-    if !command.harmful() && command.action() != Action::Release {
+    if !command.changes_node() {
         return;
     }
     let node = command.target.node.uid.as_str();

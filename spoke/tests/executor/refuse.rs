@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use gpuheal_proto::{
+    command::Command,
     ids::ClusterId,
-    link::v1::{CommandState, RefusalCode},
+    link::v1::{CommandState, CommandStatus, RefusalCode},
 };
 use gpuheal_spoke::{clock, ports::Down};
 use gpuheal_spoke_core::verify::fingerprint;
@@ -25,6 +26,7 @@ testkube::claims![
     an_uncertain_clock_says_not_now_and_leaves_no_trace,
     the_ceiling_counts_and_says_its_numbers,
     two_commands_at_once_do_not_share_the_last_place_under_a_ceiling,
+    of_two_commands_of_one_plan_revision_on_one_node_the_second_is_superseded,
     a_lower_plan_revision_is_superseded,
     another_machine_under_the_nodes_name_is_left_alone,
     a_cancel_that_overtakes_its_command_leaves_a_tombstone_that_answers_for_it,
@@ -109,19 +111,29 @@ async fn the_ceiling_counts_and_says_its_numbers(w: World) {
 
 async fn two_commands_at_once_do_not_share_the_last_place_under_a_ceiling(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "ceiling: {nodesOut: 1}").await;
-    let (first, second) = (w.command("n1", 1, vec![mark()]).await, w.command("n2", 1, vec![mark()]).await);
-    spoke.send(signed(&first)).await;
-    spoke.send(signed(&second)).await;
-    let ids = [first.id.to_string(), second.id.to_string()];
-    let mut ends = Vec::new();
-    while ends.len() < 2 {
-        let end = spoke
-            .told("an end", |s| ids.contains(&s.command_id) && !matches!(s.state(), CommandState::Received | CommandState::Started))
-            .await;
-        ends.push(end.state());
+    let two = [w.command("n1", 1, vec![mark()]).await, w.command("n2", 1, vec![mark()]).await];
+    assert_eq!(ends_of(&mut spoke, &two).await.map(|end| end.state()), [CommandState::Succeeded, CommandState::Refused]);
+}
+
+async fn of_two_commands_of_one_plan_revision_on_one_node_the_second_is_superseded(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let two = [w.command("n1", 1, vec![mark()]).await, w.command("n1", 1, vec![mark()]).await];
+    let [done, refused] = ends_of(&mut spoke, &two).await;
+    assert_eq!((done.state(), refused.refusal()), (CommandState::Succeeded, RefusalCode::Superseded), "{}", refused.reason);
+    assert_eq!(w.writes_to("nodes").await.len(), 1);
+}
+
+/// Sends two commands without a pause; the end of the first that ended well, then the other's.
+async fn ends_of(spoke: &mut Spoke, two: &[Command; 2]) -> [CommandStatus; 2] {
+    for command in two {
+        spoke.send(signed(command)).await;
     }
-    ends.sort_by_key(|state| *state as i32);
-    assert_eq!(ends, [CommandState::Succeeded, CommandState::Refused]);
+    let ids = two.each_ref().map(|command| command.id.to_string());
+    let end =
+        |s: &CommandStatus| ids.contains(&s.command_id) && !matches!(s.state(), CommandState::Received | CommandState::Started);
+    let first = spoke.told("an end", end).await;
+    let second = spoke.told("the other end", |s| end(s) && s.command_id != first.command_id).await;
+    if first.state() == CommandState::Succeeded { [first, second] } else { [second, first] }
 }
 
 async fn a_lower_plan_revision_is_superseded(w: World) {

@@ -66,7 +66,15 @@ fn verified(payload: &[u8], command: &Command) {
     let standing: BTreeMap<_, _> = command.fault_keys.iter().map(|key| (*key, Standing::Present)).collect();
     let (open, stop) = (Config::default(), Config { ceiling: Ceiling { stop: true, ..Ceiling::default() }, ..Config::default() });
     let out = Out { others: 0, gpu_nodes: 8, target: false };
-    let live = Live { node: Some(&node), standing: &standing, margin: Some(STEP_MARGIN), config: &open, out, now: times.start_by };
+    let live = Live {
+        node: Some(&node),
+        standing: &standing,
+        margin: Some(STEP_MARGIN),
+        config: &open,
+        out,
+        at_work: None,
+        now: times.start_by,
+    };
     assert!(timely.clone().admit(&Live { margin: None, ..live.clone() }).is_err(), "without the Lease");
     assert!(timely.clone().admit(&Live { node: None, ..live.clone() }).is_err(), "on no node");
     let elsewhere = timely.clone().admit(&Live { node: Some(&other), ..live.clone() });

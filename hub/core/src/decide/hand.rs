@@ -6,11 +6,7 @@ use std::time::Duration;
 use gpuheal_proto::{command::UndoKind, time::Timestamp, words::Action};
 
 use super::progress::{Progress, Stage};
-use crate::{
-    incident::IncidentState,
-    policy::Settings,
-    snapshot::Snapshot,
-};
+use crate::{incident::IncidentState, policy::Settings, snapshot::Snapshot};
 
 /// After this long a view of the cluster is newer than our own write, whatever the annotation says: a deleted annotation
 /// must not blind us. Watches lag by seconds; two minutes are beyond any relist.

@@ -41,6 +41,8 @@ pub struct Live<'a> {
     pub config: &'a Config,
     /// How many nodes are out.
     pub out: Out,
+    /// The highest plan revision of another command that changes the node and is at work on it.
+    pub at_work: Option<u64>,
     /// The hub's time.
     pub now: Timestamp,
 }
@@ -60,9 +62,15 @@ impl<'a> Live<'a> {
     }
 }
 
-/// Above what is written on the node, or equal and this command's own. A command that writes nothing to the node may
-/// share the revision of the plan that it belongs to.
+/// Above what is written on the node, or equal and this command's own; and above what is at work on it, which may not have
+/// written yet. A command that writes nothing to the node may share the revision of the plan that it belongs to. A database
+/// that lost commits gives a plan's revision out again, to another command.
 pub(super) fn check_plan_revision(command: &Command, live: &Live<'_>, resumed: bool) -> Result<(), Refused> {
+    if let Some(at_work) = live.at_work.filter(|at_work| command.changes_node() && command.plan_rev <= *at_work) {
+        let name = &command.target.node.name;
+        let reason = format!("plan revision {}, another command of {at_work} is at work on node {name}", command.plan_rev);
+        return Err(Refused::new(Refusal::Superseded, reason));
+    }
     let Some(node) = live.node else { return Ok(()) };
     let Some(seen) = node.plan_revision() else { return Ok(()) };
     let equal_is_fine = resumed || !command.writes_node();

@@ -41,6 +41,7 @@ struct World {
     margin: Option<Duration>,
     config: Config,
     out: Out,
+    at_work: Option<u64>,
 }
 
 impl World {
@@ -53,6 +54,7 @@ impl World {
             margin: Some(Duration::from_secs(12)),
             config: Config::default(),
             out: Out { others: 0, gpu_nodes: 4, target: false },
+            at_work: None,
         }
     }
 
@@ -77,6 +79,7 @@ impl World {
             margin: self.margin,
             config: &self.config,
             out: self.out,
+            at_work: self.at_work,
             now: T0,
         };
         authentic(command).timely(&Held { known, ..held() }).unwrap().admit(&live)
@@ -234,6 +237,19 @@ fn an_equal_plan_revision_passes_only_when_it_is_the_commands_own() {
     assert_eq!(refusal(world.admit(&command(vec![mark()]))), Refusal::Superseded);
     assert!(world.admit_known(&command(vec![mark()]), Known::Open { begun: false }).is_ok());
     assert!(world.admit(&command(vec![drain()])).is_ok(), "it writes nothing to the node");
+}
+
+#[test]
+fn beside_another_command_at_work_on_its_node_only_a_higher_plan_revision_passes() {
+    let beside = |at_work| World { at_work: Some(at_work), ..World::sound() };
+    for known in [Known::No, Known::Open { begun: true }] {
+        for steps in [vec![mark()], vec![drain()], vec![release_step()]] {
+            assert!(beside(4).admit_known(&command(steps.clone()), known).is_ok());
+            assert_eq!(refusal(beside(5).admit_known(&command(steps.clone()), known)), Refusal::Superseded, "{known:?} {steps:?}");
+            assert_eq!(refusal(beside(6).admit_known(&command(steps), known)), Refusal::Superseded);
+        }
+        assert!(beside(6).admit_known(&command(vec![Step::Notify { message: "seen".into() }]), known).is_ok());
+    }
 }
 
 #[test]

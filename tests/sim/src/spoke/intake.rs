@@ -134,9 +134,17 @@ impl Spoke {
             margin: self.margin(),
             config: if has(Mutation::NoCeiling) { &open } else { &self.config },
             out: self.places(name),
+            at_work: self.at_work(command),
             now: now.map(|now| now.at).unwrap_or_default(),
         };
         timely.admit(&live)
+    }
+
+    /// The highest plan revision of another command that changes the node and is at work on it.
+    fn at_work(&self, command: &gpuheal_proto::command::Command) -> Option<u64> {
+        let node = &command.target.node.name;
+        let others = self.running.values().map(|run| &run.command).filter(|other| other.id != command.id && other.changes_node());
+        others.filter(|other| other.target.node.name == *node).map(|other| other.plan_rev).max()
     }
 
     fn not_ready(&mut self) -> Option<Refused> {
@@ -283,7 +291,7 @@ impl Spoke {
         let command = envelope.command();
         let node = command.target.node.name.as_str();
         let mut older = Vec::new();
-        if command.writes_node() || command.harmful() {
+        if command.changes_node() {
             for (id, run) in &mut self.running {
                 if run.command.target.node.name.as_str() == node && run.command.plan_rev < command.plan_rev {
                     run.stop = Some((CommandState::Cancelled, format!("superseded by plan revision {}", command.plan_rev)));

@@ -7,7 +7,6 @@ use gpuheal_proto::{
     command::{Command, CommandState, Step, Undo},
     ids::CommandId,
     time::Timestamp,
-    words::Action,
 };
 use gpuheal_spoke::healaction::{self, HealAction, HealActionStatus, StepRecord, UndoEntry};
 use gpuheal_spoke_core::mark::{NodeFacts, Want};
@@ -238,7 +237,7 @@ impl Spoke {
     /// Open actions of the same node under a lower plan revision end now.
     fn older_end(&mut self, run: &mut Run) {
         let command = Rc::clone(&run.command);
-        if command.harmful() || command.action() == Action::Release {
+        if command.changes_node() {
             let node = command.target.node.uid.as_str();
             let older: Vec<Rc<HealAction>> = self
                 .open_actions()

@@ -105,8 +105,7 @@ impl Spoke {
         let labelled = facts.label(LABEL_STATUS) == Some(STATUS_FAULTY);
         let tainted = facts.taints.iter().any(is_ours);
         let cordoned = facts.unschedulable.unwrap_or(false);
-        let cordoned_by_us =
-            cordoned && cordon(&shown(node).unschedulable_by, self.cordon_is_ours(&facts.uid)) == Cordon::Ours;
+        let cordoned_by_us = cordoned && cordon(&shown(node).unschedulable_by, self.cordon_is_ours(&facts.uid)) == Cordon::Ours;
         v1::NodeState {
             name: facts.name.clone(),
             uid: facts.uid.clone(),
