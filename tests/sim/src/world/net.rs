@@ -172,11 +172,11 @@ impl World {
         }
         let (now, away) = (self.now, self.db_away_until > self.now);
         self.db.at(now);
+        let Some(process) = &mut self.hubs[hub].0 else { return };
         if let (Up::Hello(hello), false) = (&*message, away) {
             self.oracle.hello_arrives(&self.db, &cluster, hello, now);
         }
         let db = &mut self.db;
-        let Some(process) = &mut self.hubs[hub].0 else { return };
         process.up(number, &cluster, *message, (!away).then_some(db), now);
         self.after_hub(hub);
     }
