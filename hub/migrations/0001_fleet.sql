@@ -33,6 +33,7 @@ CREATE TABLE clusters (
     state_lease_transitions bigint NOT NULL DEFAULT 0,
     state_seq bigint NOT NULL DEFAULT 0,
     state_as_of timestamptz,
+    told_upto timestamptz,
     state_received_at timestamptz,
     snapshot_at timestamptz,
     CONSTRAINT clusters_pkey PRIMARY KEY (cluster_id),
@@ -53,6 +54,7 @@ COMMENT ON COLUMN clusters.sources IS 'Freshness of each signal source, by sourc
 COMMENT ON COLUMN clusters.state_lease_transitions IS 'Leadership under which the last state was reported';
 COMMENT ON COLUMN clusters.state_seq IS 'Number of the last state message under that leadership';
 COMMENT ON COLUMN clusters.state_as_of IS 'The moment that the last state describes, by the spoke''s account of hub time';
+COMMENT ON COLUMN clusters.told_upto IS 'All that the cluster''s sources showed up to this moment is known here; no release is decided without it';
 COMMENT ON COLUMN clusters.state_received_at IS 'When the last state came';
 COMMENT ON COLUMN clusters.snapshot_at IS 'When the last whole snapshot came; none: the inventory is not known';
 

@@ -212,27 +212,27 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// The session was taken over: a later one owns the replica's stream.
-    #[error("session {generation} of replica {replica} was taken over")]
-    TakenOver {
-        /// The replica.
-        replica: ReplicaId,
-        /// The generation that is out.
-        generation: u64,
-    },
+    /// The database gave no answer, however often it was asked: whether the batch was committed is not known.
+    #[error("the database gives no answer; the batch is sent again over the next session")]
+    Away,
     /// The hub is going down.
     #[error("the hub is stopping")]
     Stopping,
 }
 
 impl Error {
+    /// Whether the database cannot be reached, whoever asks it.
+    pub(crate) const fn lost(&self) -> bool {
+        matches!(self, Self::Store(error) if error.lost())
+    }
+
     /// Whether the same batch may be committed in a moment.
     #[must_use]
     pub fn transient(&self) -> bool {
         match self {
             Self::Store(error) => error.class() != store::Class::Bug,
-            Self::Decide(_) | Self::Stopping => true,
-            Self::Id(_) | Self::TooMany { .. } | Self::Invalid { .. } | Self::TakenOver { .. } => false,
+            Self::Decide(_) | Self::Away | Self::Stopping => true,
+            Self::Id(_) | Self::TooMany { .. } | Self::Invalid { .. } => false,
         }
     }
 }

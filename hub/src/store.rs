@@ -127,6 +127,7 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
+            _ if self.lost() => Class::Transient,
             Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
             Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
             Self::Url(_)
@@ -136,6 +137,14 @@ impl Error {
             | Self::Schema { .. }
             | Self::Migrate(_) => Class::Bug,
         }
+    }
+
+    /// Whether it is the connection that failed, not what was asked: nobody knows what became of it, and nobody else gets through.
+    #[must_use]
+    pub const fn lost(&self) -> bool {
+        use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
+        let (Self::Database { source, .. } | Self::Connect { source, .. }) = self else { return false };
+        matches!(source, Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed)
     }
 
     /// Whether this constraint was broken.
@@ -151,11 +160,6 @@ fn class(error: &sqlx::Error) -> Class {
             Some(code) if TRANSIENT_CODES.contains(&code.as_ref()) || code.starts_with("08") => Class::Transient,
             Some(_) | None => Class::Bug,
         },
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed => Class::Transient,
         _ => Class::Bug,
     }
 }

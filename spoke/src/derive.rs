@@ -126,6 +126,8 @@ pub struct Derive {
     complaints: Complaints,
     /// When a webhook's body was last taken.
     alerted_at: Mutex<Option<Timestamp>>,
+    /// The reign and session that was told of all, how it stands.
+    told: Mutex<Option<(u64, u64)>>,
 }
 
 impl Derive {
@@ -147,6 +149,7 @@ impl Derive {
             uids: Mutex::default(),
             complaints: Complaints::default(),
             alerted_at: Mutex::default(),
+            told: Mutex::default(),
         })
     }
 
@@ -398,9 +401,23 @@ impl Derive {
         }
         while let Ok(permit) = self.deps.evidence.try_reserve() {
             self.gather(telling);
-            let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else { return };
+            let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else {
+                *self.told.lock().expect("no holder of this lock panics") = Some(audience);
+                return;
+            };
             permit.send(batch);
         }
+    }
+
+    /// As if this reign and session had been told all.
+    #[cfg(test)]
+    pub(crate) fn told_all(&self, reign: u64, session: u64) {
+        *self.told.lock().expect("no holder of this lock panics") = Some((reign, session));
+    }
+
+    /// Whether this reign and session was told how everything stands.
+    pub fn has_told(&self, reign: u64, session: u64) -> bool {
+        *self.told.lock().expect("no holder of this lock panics") == Some((reign, session))
     }
 
     /// Adds what is owed until a message is full.

@@ -106,6 +106,8 @@ pub struct Head {
 pub struct Depth {
     /// Faults not acked.
     pub unacked: u64,
+    /// Faults that were to be sent since it was opened: those that waited then, and each that came since.
+    pub found: u64,
     /// Bytes on disk.
     pub bytes: u64,
     /// An fsync or a write failed: nothing more is taken.

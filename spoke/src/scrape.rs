@@ -3,6 +3,7 @@
 //! for the inventory alone. What a page says is for `derive`; here it is told only whether one came, and why not.
 
 mod fetch;
+mod rounds;
 mod targets;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -21,6 +22,7 @@ use crate::{
 };
 
 pub use fetch::{Failure, Fetcher};
+pub use rounds::Rounds;
 pub use targets::{StaticTarget, Target};
 
 /// Requests at once: at 8 MiB a page at most, 256 MiB, and 1,000 exporters of 20 ms each are asked in under a second.
@@ -45,6 +47,8 @@ pub struct Deps {
     pub leadership: watch::Receiver<Leadership>,
     /// Pages go to it.
     pub derive: Arc<Derive>,
+    /// Who was asked in this reign.
+    pub rounds: Arc<Rounds>,
     /// Counters.
     pub metrics: Arc<Metrics>,
 }
@@ -55,7 +59,11 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut running: BTreeMap<Target, CancellationToken> = BTreeMap::new();
     loop {
+        let listed = *deps.changes.borrow_and_update() > 0;
         let wanted = targets::all(&deps.exporters.state(), &deps.fixed, deps.port);
+        if listed {
+            deps.rounds.expect(&wanted);
+        }
         running.retain(|target, stop| {
             let stays = wanted.contains(target);
             if !stays {
@@ -95,12 +103,15 @@ impl One {
         // a beat of its own, so that their pages come spread over the interval and never a thousand at a time.
         let mut in_step = true;
         loop {
-            let leads = leadership.borrow_and_update().transitions().is_some();
+            let reign = leadership.borrow_and_update().transitions();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.once() => {}
             }
-            let wait = self.wait(leads, std::mem::take(&mut in_step));
+            if let Some(reign) = reign {
+                self.deps.rounds.asked(&self.target, reign);
+            }
+            let wait = self.wait(reign.is_some(), std::mem::take(&mut in_step));
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = leadership.changed() => in_step = true,

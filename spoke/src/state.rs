@@ -6,6 +6,7 @@
 mod config;
 mod node;
 mod parts;
+mod reach;
 mod sources;
 
 use std::{
@@ -14,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{ids::NodeUid, limits, link::v1};
+use gpuheal_proto::{ids::NodeUid, limits, link::v1, time::Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use tokio::{
     sync::{mpsc, watch},
@@ -25,15 +26,18 @@ use v1::cluster_state::Body;
 
 use crate::{
     ceiling::Flags,
-    clock::HubClock,
+    clock::{self, HubClock},
     derive::Derive,
+    journal::Depth,
     link::Wanted,
     ports::{Attachment, Leadership, LocalConfig, Seen},
+    scrape::Rounds,
     settings::Settings,
     watch::{Heard, Nodes, Touched},
 };
 
 pub use node::{is_gpu_node, node_state};
+pub use reach::Reach;
 
 /// How long changes are gathered: an eviction of eight pods is one message.
 const GATHER: Duration = Duration::from_millis(50);
@@ -82,6 +86,10 @@ pub struct Deps {
     pub heard: Arc<Heard>,
     /// By which each message says of which moment it is.
     pub clock: Arc<HubClock>,
+    /// Which exporters this reign has asked.
+    pub rounds: Arc<Rounds>,
+    /// How many faults the hub does not have yet.
+    pub journal: watch::Receiver<Depth>,
     /// How often it speaks unasked.
     pub cadence: Cadence,
     /// To the link, with the session's generation.
@@ -113,9 +121,11 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut told = Told::default();
     let mut ticks = tokio::time::interval(deps.cadence.look);
     let mut said = Instant::now();
+    let mut reach = Reach::default();
     loop {
         let now = deps.audience();
         let as_of = deps.heard.nodes_as_of(&deps.clock);
+        let told_upto = deps.told_upto(&mut reach, now);
         let bodies = match now.zip(as_of) {
             None => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
@@ -136,7 +146,13 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             seq += 1;
             said = Instant::now();
             let Some((Audience { generation, lease_transitions, .. }, as_of)) = now.zip(as_of) else { break };
-            let state = v1::ClusterState { lease_transitions, seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
+            let state = v1::ClusterState {
+                lease_transitions,
+                seq,
+                as_of_unix_ms: as_of.unix_ms(),
+                told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
+                body: Some(body),
+            };
             if deps.out.send((generation, state)).await.is_err() {
                 return;
             }
@@ -155,6 +171,23 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
 }
 
 impl Deps {
+    /// Up to which moment, by the hub's clock, it has been told all that the sources showed.
+    fn told_upto(&self, reach: &mut Reach<Audience>, audience: Option<Audience>) -> Option<Timestamp> {
+        // Before anything is looked at: what is found while we look is of a later moment.
+        let at = clock::boottime();
+        let depth = *self.journal.borrow();
+        let all = |to: &Audience| {
+            !depth.broken && self.rounds.whole(to.lease_transitions) && self.derive.has_told(to.lease_transitions, to.generation)
+        };
+        let Some(audience) = audience.filter(all) else {
+            reach.unknown();
+            return None;
+        };
+        let upto = reach.look(audience, at, depth.found, depth.unacked)?;
+        let (now, uncertainty) = self.clock.now_at(at)?;
+        Some(now.before(at.saturating_sub(upto) + uncertainty))
+    }
+
     /// Whom to tell: nobody while another replica leads or no hub listens.
     fn audience(&self) -> Option<Audience> {
         let lease_transitions = self.leadership.borrow().transitions()?;

@@ -135,7 +135,7 @@ pub struct Views {
     pub nodes: Nodes,
     /// Exporter pods.
     pub exporters: Store<Pod>,
-    /// Bumped at each event of an exporter pod.
+    /// Bumped when they may have changed; 0 until they were listed.
     pub exporter_changes: watch::Receiver<u64>,
     /// When device plugins started.
     pub plugins: Arc<Plugins>,
@@ -213,7 +213,11 @@ pub fn spawn(
         fields: None,
         writer,
         trim: trim::service_pod,
-        seen: Box::new(move |_| exporter_changed.send_modify(|n| *n += 1)),
+        seen: Box::new(move |event| {
+            if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+                exporter_changed.send_modify(|n| *n += 1);
+            }
+        }),
         resync,
         shared: shared.clone(),
     };

@@ -235,6 +235,21 @@ impl Fleet {
         Ok((output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr)))
     }
 
+    /// Refuses every certificate that a cluster's spokes have shown until now.
+    pub fn revoke(&self, cluster: &str) -> Result<()> {
+        let output = std::process::Command::new(&self.programs.hub)
+            .args(["revoke", "--database-url-file"])
+            .arg(self.place.dir.join("database.url"))
+            .args([cluster, "--by", "measuring", "--reason", "measuring"])
+            .stdin(std::process::Stdio::null())
+            .output()
+            .context("running gpuheal-hub revoke")?;
+        if !output.status.success() {
+            bail!("gpuheal-hub revoke failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
     async fn post(
         &self,
         address: &str,

@@ -7,6 +7,7 @@ pub mod attached;
 pub mod ingest;
 mod simulated;
 pub mod stages;
+pub mod stops;
 pub mod storm;
 
 use std::{

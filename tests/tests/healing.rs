@@ -5,6 +5,7 @@ use anyhow::Result;
 use gpuheal_tests::{
     cluster::Kind,
     fleet::Fleet,
+    measure::stops,
     script::{PATIENT_LEASE, Stage, plan, plan_of},
 };
 
@@ -45,4 +46,12 @@ async fn a_fault_is_healed_once_and_released_whole_on_kubernetes_own_api_server(
 #[tokio::test(flavor = "multi_thread")]
 async fn every_scene_of_the_script_ends_as_scripted() -> Result<()> {
     played(Kind::Sim, "abcdefghij").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_stop_ends_the_drains_that_are_under_way_and_a_revoked_identity_is_cut() -> Result<()> {
+    let figures = stops::run(2, SEED, include_str!("../src/measure/policy.yaml"), |_| {}).await?;
+    // Each of them is an error of the run when it does not come; here that none was left out.
+    assert_eq!((figures.fleet_ms.len(), figures.cluster_ms.len()), (2, 2));
+    Ok(())
 }

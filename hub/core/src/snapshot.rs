@@ -67,6 +67,8 @@ pub struct Cluster {
 pub struct Observer {
     /// When the last complete state of the cluster was received; `None`: never.
     pub state_at: Option<Timestamp>,
+    /// All that its sources showed up to this moment is known here. Nothing while no spoke could say so.
+    pub told_upto: Option<Timestamp>,
 }
 
 /// What the kubelet says through the API server.

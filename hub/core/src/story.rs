@@ -102,7 +102,7 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
             rate: full(2000),
             fleet_rate: full(10_000),
             narrowing: None,
-            observer: Observer { state_at: Some(at(-2)) },
+            observer: Observer { state_at: Some(at(-2)), told_upto: Some(at(-2)) },
             fleet_stop: None,
             newly_suspect: 1,
         },

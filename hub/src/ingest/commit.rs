@@ -21,7 +21,7 @@ use crate::{
     decide::{self, Issued},
     sign::Signer,
     store::{
-        Labelled as _,
+        self, Labelled as _,
         fault::{Episode, faults_insert, faults_known, faults_merge},
         judgement::{NodeKey, judgements_ask, judgements_note},
         node::cluster_ensure,
@@ -140,7 +140,7 @@ async fn sessions_check(conn: &mut PgConnection, group: &[Submission]) -> Result
     let sessions: Vec<_> = owners.iter().map(|(cluster, replica, generation)| (*cluster, replica.as_str(), *generation)).collect();
     let lost = sessions_lost(conn, &sessions).await?;
     match owners.into_iter().nth(lost.first().copied().unwrap_or(usize::MAX)) {
-        Some((_, replica, generation)) => Err(Error::TakenOver { replica: replica.clone(), generation }),
+        Some((_, replica, generation)) => Err(store::Error::TakenOver { replica: replica.to_string(), generation }.into()),
         None => Ok(()),
     }
 }

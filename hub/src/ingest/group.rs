@@ -1,5 +1,5 @@
 //! Group commit: whatever waits is committed together; when that fails, each spoke's own batch is tried alone, so that
-//! one that cannot be stored takes nobody with it.
+//! one that cannot be stored takes nobody with it. When it is the database that fails, none is.
 
 use std::sync::Arc;
 
@@ -69,7 +69,8 @@ fn gather(first: Submission, waiting: &mut mpsc::Receiver<Submission>) -> Vec<Su
     group
 }
 
-/// Gives back a group of several that failed, for each to be tried alone; one alone is answered with its error.
+/// Gives back a group of several that failed, for each to be tried alone; one alone is answered with its error, and all of
+/// them where the database gives no answer.
 async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut group: Vec<Submission>) -> Option<Vec<Submission>> {
     let mut outcome = answered("ingest.commit", commit::commit(pool, &group, signer)).await;
     if let Err(Error::Decide(error)) = &outcome {
@@ -97,6 +98,11 @@ async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut gro
         Err(error) => {
             metrics::STAGE_FAILURES.inc(["ingest"]);
             tracing::warn!(error = %crate::chain::chain(&error), batches = group.len(), "batches were not committed");
+            if error.lost() {
+                // Alone they would each wait as long for the same answer.
+                group.into_iter().for_each(|submission| _ = submission.answer.send(Err(Error::Away)));
+                return None;
+            }
             if group.len() > 1 {
                 return Some(group);
             }
@@ -104,6 +110,37 @@ async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut gro
                 let _gone = only.answer.send(Err(error));
             }
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_database_that_gives_no_answer_is_asked_for_all_that_wait_together_and_not_once_more_for_each() {
+        // Whoever connects is left without a word.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let options = PgConnectOptions::new().host("127.0.0.1").port(silent.local_addr().unwrap().port());
+        let pool = PgPoolOptions::new().acquire_timeout(Duration::from_millis(50)).connect_lazy_with(options);
+        let stream = StreamId::parse("s-1").unwrap();
+        let (group, answers): (Vec<_>, Vec<_>) = ["c1", "c2", "c3"]
+            .map(|cluster| {
+                let from = Origin::from(gpuheal_proto::ids::ClusterId::parse(cluster).unwrap());
+                let (answer, answered) = oneshot::channel();
+                (Submission { from, stream: stream.clone(), first_seq: 1, faults: Vec::new(), gap: None, answer }, answered)
+            })
+            .into_iter()
+            .unzip();
+        let again = commit_all(&pool, &Wake::new(), None, group).await;
+        assert_eq!(again.map(|group| group.len()), None);
+        for answered in answers {
+            assert!(matches!(answered.await, Ok(Err(Error::Away))));
         }
     }
 }

@@ -256,7 +256,6 @@ impl From<store::Error> for Error {
 impl From<ingest::Error> for Error {
     fn from(error: ingest::Error) -> Self {
         match error {
-            ingest::Error::TakenOver { .. } => Self::Stale,
             ingest::Error::Store(error) => error.into(),
             other => stage(other),
         }

@@ -60,6 +60,8 @@ pub struct StateMove {
     pub seq: u64,
     /// The moment that it describes, never later than its receipt.
     pub as_of: Timestamp,
+    /// Up to which moment the hub knows all that the cluster's sources showed, where the spoke can say.
+    pub told_upto: Option<Timestamp>,
     /// It completes a snapshot.
     pub whole: bool,
     /// The cluster owner's ConfigMap, when told.
@@ -89,7 +91,7 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
         "UPDATE clusters SET state_lease_transitions = $2, state_seq = $3, state_as_of = $4, state_received_at = $5, \
          snapshot_at = CASE WHEN $6 THEN $5 ELSE snapshot_at END, sources = CASE WHEN $6 THEN $7 ELSE sources || $7 END, \
          config_resource_version = COALESCE($8, config_resource_version), config_yaml = COALESCE($9, config_yaml), \
-         config_errors = COALESCE($10, config_errors) WHERE cluster_id = $1",
+         config_errors = COALESCE($10, config_errors), told_upto = GREATEST(told_upto, $11) WHERE cluster_id = $1",
     )
     .bind(cluster.as_str())
     .bind(signed(state.lease_transitions))
@@ -101,6 +103,7 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
     .bind(config.map(|config| config.resource_version.as_str()))
     .bind(config.map(|config| config.yaml.as_str()))
     .bind(config.map(|config| Json(&config.errors)))
+    .bind(state.told_upto.map(to_db))
     .execute(conn)
     .await
     .label("cluster.state_advance")?;

@@ -66,7 +66,7 @@ impl Surroundings {
             rate: rate(rates.cluster, row.tokens, row.filled_at),
             fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
             narrowing,
-            observer: Observer { state_at },
+            observer: Observer { state_at, told_upto: row.told_upto.filter(|_| whole).map(from_db) },
             fleet_stop: row.stop_reason,
             newly_suspect: 0,
         };
@@ -125,7 +125,7 @@ impl Told {
 /// When the database fails or a row cannot be read.
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
-        "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, h.stop_reason, \
+        "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.told_upto, h.stop_reason, \
          CASE WHEN c.snapshot_at > h.raised_at THEN c.snapshot_at END AS snapshot_at, \
          COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \

@@ -29,7 +29,13 @@ fn state() -> Up {
     ];
     let node = v1::NodeState { name: "n1".into(), uid: "uid-1".into(), ready: v1::Readiness::Ready.into(), ..Default::default() };
     let body = Some(Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node], config: None, sources }));
-    Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq: 1, as_of_unix_ms: gpuheal_hub::clock::now().unix_ms(), body })
+    Up::ClusterState(v1::ClusterState {
+        lease_transitions: 2,
+        seq: 1,
+        as_of_unix_ms: gpuheal_hub::clock::now().unix_ms(),
+        told_upto_unix_ms: 0,
+        body,
+    })
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ async fn a_session_that_was_taken_over_commits_nothing_and_takes_nobody_with_it(
         world.ingest.submit(from(1), batch("s1", 1, &[xid79(&c1, 1)])),
         world.ingest.submit(from(2), batch("s2", 1, &[xid79(&c1, 2)])),
     );
-    assert!(matches!(old, Err(Error::TakenOver { generation: 1, .. })));
+    assert!(matches!(old, Err(Error::Store(gpuheal_hub::store::Error::TakenOver { generation: 1, .. }))));
     assert_eq!((fresh.unwrap().persisted_upto, world.count("faults").await), (1, 1));
 }
 
@@ -189,6 +189,7 @@ async fn a_state_of_an_older_leader_is_passed_over() {
         lease_transitions: lease,
         seq,
         as_of_unix_ms: 0,
+        told_upto_unix_ms: 0,
         body: Some(v1::cluster_state::Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] })),
     };
     world.ingest.state(c1.clone(), state(2, 1, vec![node(0), node(1)])).await.unwrap();

@@ -87,7 +87,8 @@ impl World {
     pub(crate) async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
         let as_of_unix_ms = self.now().await.unix_ms();
         let seq = self.state_seq.fetch_add(1, Ordering::Relaxed);
-        let state = v1::ClusterState { lease_transitions: 1, seq, as_of_unix_ms, body: Some(body) };
+        let state =
+            v1::ClusterState { lease_transitions: 1, seq, as_of_unix_ms, told_upto_unix_ms: as_of_unix_ms, body: Some(body) };
         self.ingest.state(cluster.clone(), state).await.unwrap();
     }
 

@@ -123,6 +123,7 @@ impl Parts {
         });
         sources.spawn("leader metric", lead_metric(leadership.clone(), Arc::clone(&metrics), sources.cancel.clone()));
         sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, wanted.clone(), sources.cancel.clone()));
+        let rounds = scrape::Rounds::new();
         let scraping = scrape::Deps {
             exporters: views.exporters.clone(),
             changes: views.exporter_changes.clone(),
@@ -131,6 +132,7 @@ impl Parts {
             settings: Arc::clone(&settings),
             leadership: leadership.clone(),
             derive: Arc::clone(&derive),
+            rounds: Arc::clone(&rounds),
             metrics: Arc::clone(&metrics),
         };
         sources.spawn("scraper", scrape::run(scraping, sources.cancel.clone()));
@@ -147,6 +149,8 @@ impl Parts {
             seen: seen.clone(),
             heard: Arc::clone(&views.heard),
             clock: Arc::clone(&clock),
+            rounds,
+            journal: journal.depth(),
             cadence: state::Cadence::default(),
             out: states_tx,
         };

@@ -54,11 +54,13 @@ pub(super) struct Worker {
     tail: Arc<Mutex<Tail>>,
     /// After a failed write or sync nobody knows what is on the disk: nothing more is taken.
     broken: Option<Error>,
+    found: u64,
 }
 
 impl Worker {
-    pub(super) const fn new(disk: Disk, queue: mpsc::Receiver<Job>, told: Told, tail: Arc<Mutex<Tail>>) -> Self {
-        Self { disk, queue, told, tail, broken: None }
+    pub(super) fn new(disk: Disk, queue: mpsc::Receiver<Job>, told: Told, tail: Arc<Mutex<Tail>>) -> Self {
+        let found = disk.unacked();
+        Self { disk, queue, told, tail, broken: None, found }
     }
 
     /// Until it is closed or nobody holds a handle.
@@ -140,6 +142,7 @@ impl Worker {
             self.broken = Some(error.clone());
         }
         result?;
+        self.found += faults.len() as u64;
         let mut tail = self.tail.lock().expect("no holder of this lock panics");
         faults.into_iter().for_each(|fault| tail.push(fault));
         Ok(())
@@ -174,7 +177,8 @@ impl Worker {
     }
 
     fn tell_depth(&self) {
-        let depth = Depth { unacked: self.disk.unacked(), bytes: self.disk.bytes(), broken: self.broken.is_some() };
+        let depth =
+            Depth { unacked: self.disk.unacked(), found: self.found, bytes: self.disk.bytes(), broken: self.broken.is_some() };
         self.told.depth.send_if_modified(|known| std::mem::replace(known, depth) != depth);
         let given_up = self.disk.given_up();
         self.told.given_up.send_if_modified(|known| {

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     clock,
+    scrape::Target,
     testing::TestCluster,
     watch::{GPU_PODS, NODES},
 };
@@ -18,6 +19,7 @@ struct Teller {
     wanted: watch::Sender<Wanted>,
     config: watch::Sender<Option<LocalConfig>>,
     seen: watch::Sender<Seen>,
+    rounds: Arc<Rounds>,
     cancel: CancellationToken,
 }
 
@@ -44,7 +46,7 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
     let (seen, hand) = watch::channel(Seen::default());
     let clock = HubClock::new();
     clock.set(SERVER_TIME, Duration::ZERO);
-    let cancel = CancellationToken::new();
+    let (cancel, rounds) = (CancellationToken::new(), Rounds::new());
     let deps = Deps {
         nodes: cluster.nodes.clone(),
         touched: Arc::clone(&cluster.touched),
@@ -58,11 +60,13 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
         seen: hand,
         heard: Arc::clone(&cluster.heard),
         clock,
+        rounds: Arc::clone(&rounds),
+        journal: cluster.journal.depth(),
         cadence,
         out: out_tx,
     };
     tokio::spawn(run(deps, cancel.clone()));
-    Teller { cluster, out, wanted, config, seen, cancel }
+    Teller { cluster, out, wanted, config, seen, rounds, cancel }
 }
 
 impl Teller {
@@ -208,6 +212,39 @@ async fn a_quiet_cluster_says_again_and_again_that_nothing_changed_but_only_whil
     );
     tokio::time::sleep(often.quiet * 5).await;
     assert!(teller.out.try_recv().is_err(), "a cluster that nobody sees is not called quiet");
+}
+
+#[tokio::test]
+async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_session_knows_how_all_stands() {
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20) };
+    let mut teller = teller_with(&["n1"], Flags::default(), often).await;
+    let (generation, first) = teller.next().await;
+    let target = Target { node: "n1".into(), url: "http://n1:9400/metrics".into(), start: String::new() };
+    teller.rounds.expect(std::slice::from_ref(&target));
+    teller.cluster.derive.told_all(first.lease_transitions, generation);
+    for _ in 0..20 {
+        assert_eq!(teller.next().await.1.told_upto_unix_ms, 0, "the exporter may show what nobody knows");
+    }
+    teller.rounds.asked(&target, first.lease_transitions);
+    let said = loop {
+        let state = teller.next().await.1;
+        if state.told_upto_unix_ms != 0 {
+            break state;
+        }
+    };
+    assert!(
+        said.told_upto_unix_ms <= said.as_of_unix_ms
+            && said.told_upto_unix_ms >= SERVER_TIME.before(Duration::from_secs(60)).unix_ms(),
+        "{said:?}"
+    );
+    teller.cluster.attachment.send_modify(|attachment| attachment.generation = Some(8));
+    let anew = loop {
+        let (generation, state) = teller.next().await;
+        if generation == 8 {
+            break state;
+        }
+    };
+    assert_eq!(anew.told_upto_unix_ms, 0, "another session was told nothing yet");
 }
 
 #[test]

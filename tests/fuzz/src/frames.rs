@@ -160,7 +160,13 @@ fn ups() -> Vec<Up> {
     };
     let part = v1::SnapshotPart { nodes: vec![node.clone()], ..Default::default() };
     let delta = v1::StateDelta { changed: vec![node], gone_uids: vec!["u2".into()], ..Default::default() };
-    let state = |body| v1::ClusterState { lease_transitions: 2, seq: 4, as_of_unix_ms: START.unix_ms(), body: Some(body) };
+    let state = |body| v1::ClusterState {
+        lease_transitions: 2,
+        seq: 4,
+        as_of_unix_ms: START.unix_ms(),
+        told_upto_unix_ms: START.unix_ms(),
+        body: Some(body),
+    };
     let pod =
         v1::PodStatus { namespace: "a".into(), name: "p".into(), uid: "u".into(), state: "gone".into(), ..Default::default() };
     let step = v1::StepStatus { name: "drain".into(), state: 3, message: "done".into(), pods: vec![pod], ..Default::default() };

@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_tests::{
     cluster::Kind,
-    measure::{self, Figures, attached, ingest, storm},
+    measure::{self, Figures, attached, ingest, stops, storm},
     output::{self, Format},
 };
 use serde_json::{Map, Value, json};
@@ -26,6 +26,8 @@ enum Measure {
     Ingest,
     /// Many faulty nodes of ten clusters at once.
     Storm,
+    /// The stop switches: the fleet's, a cluster's own, a revoked identity.
+    Stops,
 }
 
 /// Measures what a fault, a crowd of spokes, many faults and a storm cost.
@@ -62,6 +64,9 @@ struct Args {
     /// storm: faulty nodes.
     #[arg(long, default_value_t = 1000)]
     faulty: usize,
+    /// stops: drains that are under way at each stop.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    drains: u16,
     /// Seed of what is drawn: spans between faults, waits of spokes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -110,6 +115,10 @@ async fn run(args: &Args) -> Result<()> {
     if wanted(Measure::Storm) {
         let figures = storm::run(args.faulty, args.seed, POLICY, |what| eprintln!("storm: {what}")).await?;
         keep("storm", json!(figures), rows("a storm, on kubesim".to_owned(), figures.rows()));
+    }
+    if wanted(Measure::Stops) {
+        let figures = stops::run(args.drains.into(), args.seed, POLICY, |what| eprintln!("stops: {what}")).await?;
+        keep("stops", json!(figures), rows("until a stop has its effect, on kubesim".to_owned(), figures.rows()));
     }
     if let Some(text) = args.output.text(&figures)? {
         output::print(&text);

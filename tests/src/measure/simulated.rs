@@ -95,6 +95,7 @@ impl Replica {
             lease_transitions: self.lease().unwrap_or_default(),
             seq: 1,
             as_of_unix_ms: now_ms(),
+            told_upto_unix_ms: 0,
             body: Some(v1::cluster_state::Body::Snapshot(part)),
         }))
     }

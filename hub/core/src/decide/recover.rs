@@ -15,9 +15,11 @@ use crate::{
     snapshot::{EvidenceState, Incident, KnownFault, Snapshot},
 };
 
-/// A cluster says every 30 s at the latest that nothing changed. One that was not heard of for three times as long may
-/// have seen its faults come back: what was clear then is no longer fresh.
+/// A cluster says every 30 s at the latest that nothing changed, and up to when all that it saw was told. One that did not
+/// for three times as long may have seen its faults come back: what was clear then is no longer fresh.
 const HEARD_WITHIN: Duration = Duration::from_secs(90);
+/// When to look again at a cluster that was not heard of: its next word comes within it.
+const WORD_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whether the trouble is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +81,7 @@ pub(super) fn recovery(
         return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
     }
     if let Some(reason) = unheard(snapshot, now) {
-        return Recovery::not_yet(reason, Some(now.after(HEARD_WITHIN)));
+        return Recovery::not_yet(reason, Some(now.after(WORD_WITHIN)));
     }
     let names: Vec<String> = holding.iter().map(|one| one.name()).collect();
     Recovery::Over(format!("{} clear by their own sources for {minutes} min", names.join(", ")))
@@ -108,11 +110,17 @@ fn may_be_of_one_kind(alert: &KnownFault, other: &KnownFault) -> bool {
     alert.class == other.class || alert.class == FaultClass::Alert
 }
 
-/// Clear by a source of which nobody has heard lately is not clear for the soak.
+/// Clear by a source of which nobody has heard lately is not clear for the soak; nor is it while faults that were found may
+/// wait in a journal, or a new leader has not looked yet.
 fn unheard(snapshot: &Snapshot, now: Timestamp) -> Option<String> {
-    let state_at = snapshot.cluster.observer.state_at.unwrap_or_default();
-    let silent = now.since(state_at) > HEARD_WITHIN;
-    silent.then(|| format!("clear when cluster {} was last heard of, at {state_at}: not heard of since", snapshot.cluster.id))
+    let cluster = &snapshot.cluster.id;
+    match snapshot.cluster.observer.told_upto {
+        None => Some(format!("clear by what is known, but cluster {cluster} has not said yet that all it sees was told")),
+        Some(upto) if now.since(upto) > HEARD_WITHIN => {
+            Some(format!("clear when cluster {cluster} had last told all that it sees, at {upto}: not heard of since"))
+        }
+        Some(_) => None,
+    }
 }
 
 fn only_alerts(fault: &KnownFault) -> bool {

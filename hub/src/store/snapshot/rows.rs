@@ -21,6 +21,7 @@ use crate::store::{Error, fault::evidence_of, moment::from_db, natural, read, re
 pub(super) struct ClusterRow {
     pub(super) config_yaml: String,
     pub(super) state_as_of: Option<DateTime<Utc>>,
+    pub(super) told_upto: Option<DateTime<Utc>>,
     pub(super) snapshot_at: Option<DateTime<Utc>>,
     pub(super) stop_reason: Option<String>,
     pub(super) gpu_nodes: i64,

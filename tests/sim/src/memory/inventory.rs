@@ -33,7 +33,13 @@ impl Memory {
             },
         };
         let (seq, as_of) = (state.seq, Timestamp::from_unix_ms(state.as_of_unix_ms).min(self.now));
-        self.apply_state(cluster, state.lease_transitions, seq, as_of, change)
+        let taken = self.apply_state(cluster, state.lease_transitions, seq, as_of, change)?;
+        if let (Taken::Counts { .. }, true) = (&taken, state.told_upto_unix_ms > 0) {
+            let upto = Timestamp::from_unix_ms(state.told_upto_unix_ms).min(as_of);
+            let known = &mut self.cluster(cluster).told_upto;
+            *known = (*known).max(Some(upto));
+        }
+        Ok(taken)
     }
 
     fn assemble(&mut self, cluster: &ClusterId, part: v1::SnapshotPart) -> Result<Option<Change>, Error> {

@@ -30,6 +30,8 @@ pub struct Cluster {
     pub(super) state_seq: u64,
     /// The moment that its last state describes.
     pub state_as_of: Option<Timestamp>,
+    /// All that its sources showed up to then is known.
+    pub told_upto: Option<Timestamp>,
     pub(super) snapshot_at: Option<Timestamp>,
     pub(super) config_yaml: String,
     /// Parts of a snapshot that has begun.

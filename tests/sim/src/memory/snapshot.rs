@@ -60,7 +60,10 @@ impl Memory {
             rate: rate(rates.cluster, cluster.rate),
             fleet_rate: rate(rates.fleet, self.fleet_rate),
             narrowing: Narrowing::in_force(&cluster.config_yaml).0,
-            observer: Observer { state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)) },
+            observer: Observer {
+                state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)),
+                told_upto: cluster.told_upto.filter(|_| self.adopted(cluster)),
+            },
             fleet_stop: self.stop.clone(),
             newly_suspect: 0,
         }

@@ -1,9 +1,13 @@
 //! A database that was restored from an older backup. Until a cluster has shown more than it knows, it cannot know that it
 //! has forgotten anything.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use gpuheal_proto::{ids::ClusterId, link::v1, time::Timestamp};
+use gpuheal_proto::{
+    ids::{ClusterId, FaultKey},
+    link::v1,
+    time::Timestamp,
+};
 
 use super::Oracle;
 use crate::memory::{Cluster, Memory};
@@ -17,7 +21,11 @@ pub(super) struct Restored {
     heard: BTreeSet<ClusterId>,
     /// It was not the first: a term may come again then that only one cluster had seen.
     again: bool,
+    at: Timestamp,
 }
+
+/// What was on its way to a replica when the database was restored has come by then.
+const ON_ITS_WAY: Duration = Duration::from_secs(60);
 
 impl Oracle {
     /// The database was restored from a backup of that moment: what was acked since is the journals' to send again.
@@ -26,7 +34,14 @@ impl Oracle {
         self.acked.retain(|_, at| *at <= backup);
         let new = self.numbers.iter().all(|(_, term, _)| *term < db.hub_term);
         let again = self.restored.is_some();
-        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again });
+        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again, at: now });
+    }
+
+    /// An ack of what is not there: it was committed, and on its way when a restore took it away.
+    #[must_use]
+    pub fn was_on_its_way(&self, db: &Memory, cluster: &ClusterId, key: &FaultKey, now: Timestamp) -> bool {
+        let lately = self.restored.as_ref().is_some_and(|restored| now.since(restored.at) < ON_ITS_WAY);
+        lately && db.clusters.get(cluster).is_none_or(|rows| !rows.faults.contains_key(key))
     }
 
     /// Whether the database was ever restored.

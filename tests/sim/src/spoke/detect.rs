@@ -52,6 +52,9 @@ impl Spoke {
             None => self.held.take_no_page(&node, &source, NoPage::Unreachable, &settings, wall),
         };
         self.found(outcome);
+        if let Some(reign) = self.reign() {
+            self.told.asked.insert(node.name.to_string(), reign);
+        }
         if self.held.gpus(&node.uid) != before {
             self.told.dirty = true;
             self.state_tick();
@@ -93,6 +96,7 @@ impl Spoke {
             self.say(format!("finds {} {} on {} ({})", fault.class, fault.code, fault.node.name, fault.onset));
         }
         let faults: Vec<v1::Fault> = outcome.faults.iter().map(v1::Fault::from).collect();
+        self.told.found += faults.len() as u64;
         if !faults.is_empty() || !held.is_empty() {
             self.disk.append(&faults, held);
             self.out.push(Out::Sync);

@@ -10,6 +10,7 @@ use gpuheal_proto::{
     link::v1::{self, attach_request::Message as Up, cluster_state::Body},
     time::Timestamp,
 };
+use gpuheal_spoke::state::Reach;
 use gpuheal_spoke_core::{
     derive::{Evidence, EvidenceState},
     mark::node::is_ours,
@@ -31,7 +32,7 @@ const ARRIVED_AFTER: Duration = Duration::from_secs(225);
 const CLEARED_KEPT: Duration = Duration::from_secs(3600);
 
 /// What was told.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Told {
     audience: Option<(u64, u64, u64)>,
     nodes: BTreeMap<String, v1::NodeState>,
@@ -46,6 +47,13 @@ pub(super) struct Told {
     evidence: Option<(u64, u64)>,
     /// Words that a fault has cleared, with when each was told.
     unsure: BTreeMap<FaultKey, Duration>,
+    /// In which reign each node's exporter was asked last.
+    pub(super) asked: BTreeMap<String, u64>,
+    /// Faults found by this process.
+    pub(super) found: u64,
+    /// Faults that waited when it was first asked how many do.
+    waited: Option<u64>,
+    reach: Reach<(u64, u64, u64)>,
 }
 
 impl Spoke {
@@ -57,6 +65,7 @@ impl Spoke {
         };
         let Some(as_of) = self.as_of() else { return };
         let audience = Some((reign, generation, self.resyncs));
+        let told_upto = self.told_upto((reign, generation, self.resyncs));
         let quiet = self.now.boot.saturating_sub(self.told.said) >= QUIET;
         if self.told.audience == audience && !self.told.dirty && !quiet {
             return;
@@ -86,8 +95,13 @@ impl Spoke {
         self.told.config_told.clone_from(&self.told.config);
         self.told.seq += 1;
         self.told.said = self.now.boot;
-        let state =
-            v1::ClusterState { lease_transitions: reign, seq: self.told.seq, as_of_unix_ms: as_of.unix_ms(), body: Some(body) };
+        let state = v1::ClusterState {
+            lease_transitions: reign,
+            seq: self.told.seq,
+            as_of_unix_ms: as_of.unix_ms(),
+            told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
+            body: Some(body),
+        };
         self.out.push(Out::Up(Up::ClusterState(state)));
     }
 
@@ -96,6 +110,21 @@ impl Spoke {
         let now = self.clock?.at(self.now.boot);
         let age = self.now.boot.saturating_sub(self.cache.heard);
         Some(now.at.before(age + now.uncertainty))
+    }
+
+    /// Up to which moment, by the hub's clock, it has been told all that the sources showed.
+    fn told_upto(&mut self, audience: (u64, u64, u64)) -> Option<Timestamp> {
+        let (reign, generation, _) = audience;
+        let looked = self.cache.nodes.keys().all(|node| self.told.asked.get(node) == Some(&reign));
+        if !looked || self.told.evidence != Some((reign, generation)) {
+            self.told.reach.unknown();
+            return None;
+        }
+        let unacked = self.disk.unacked() + u64::from(self.disk.unsynced());
+        let found = *self.told.waited.get_or_insert(unacked) + self.told.found;
+        let upto = self.told.reach.look(audience, self.now.boot, found, unacked)?;
+        let now = self.clock?.at(self.now.boot);
+        Some(now.at.before(self.now.boot.saturating_sub(upto) + now.uncertainty))
     }
 
     fn node_state(&self, node: &NodeObject) -> v1::NodeState {

@@ -17,7 +17,7 @@ impl World {
         let known = spoke.disk.acked_upto(stream);
         for seq in known + 1..=upto {
             let key = spoke.disk.fault(stream, seq).and_then(|fault| FaultKey::parse(&fault.fault_key).ok());
-            if let Some(key) = key {
+            if let Some(key) = key.filter(|key| !self.oracle.was_on_its_way(&self.db, &cluster.id, key, now)) {
                 self.oracle.fault_acked(&cluster.id, key, now);
             }
         }

@@ -97,7 +97,6 @@ fn refused(error: impl std::fmt::Display) -> Error {
 
 fn of_ingest(error: ingest::Error) -> Error {
     match error {
-        ingest::Error::TakenOver { replica, generation } => Error::TakenOver { replica, generation },
         ingest::Error::Store(error) => of_store(error),
         other => refused(other),
     }
@@ -185,7 +184,9 @@ impl Store for Postgres {
 
     fn state(&mut self, from: &Origin, mut state: v1::ClusterState) -> Result<Taken, Error> {
         // Moments of the test's time are as long ago here as they are there.
-        state.as_of_unix_ms = Timestamp::from_unix_ms(state.as_of_unix_ms).before(self.elapsed).unix_ms();
+        for moment in [&mut state.as_of_unix_ms, &mut state.told_upto_unix_ms].into_iter().filter(|moment| **moment > 0) {
+            *moment = Timestamp::from_unix_ms(*moment).before(self.elapsed).unix_ms();
+        }
         self.rt.block_on(self.ingest.state(from.clone(), state)).map_err(of_ingest)
     }
 

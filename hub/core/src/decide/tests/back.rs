@@ -88,11 +88,21 @@ fn a_mark_beside_an_incident_that_holds_no_place_counts_as_out_once_the_view_is_
 #[test]
 fn a_cluster_that_is_not_heard_of_any_more_has_nothing_released_by_what_it_said_before() {
     let mut story = quarantined(vec![clear(xid79(), -1800)]);
-    story.cluster.observer.state_at = Some(at(-91));
+    story.cluster.observer.told_upto = Some(at(-91));
     let silent = decide(&story, &policy(Mode::Heal), now());
     assert!(silent.commands.is_empty() && silent.recheck_at.is_some());
     assert!(silent.reasons.iter().any(|why| why.contains("not heard of since")), "{:?}", silent.reasons);
-    story.cluster.observer.state_at = Some(at(-90));
+    story.cluster.observer.told_upto = Some(at(-90));
+    assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), ["release"]);
+}
+
+#[test]
+fn a_cluster_that_cannot_say_that_all_it_sees_was_told_has_nothing_released() {
+    let mut story = quarantined(vec![clear(xid79(), -1800)]);
+    story.cluster.observer.told_upto = None;
+    let held = decide(&story, &policy(Mode::Heal), now());
+    assert!(held.commands.is_empty() && held.recheck_at == Some(at(30)), "{:?}", held.reasons);
+    story.cluster.observer.told_upto = Some(at(0));
     assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), ["release"]);
 }
 

@@ -73,6 +73,7 @@ impl World {
             story.cluster.out = self.out;
             story.cluster.fleet_out = self.out;
             story.cluster.observer.state_at = Some(self.now);
+            story.cluster.observer.told_upto = Some(self.now);
         }
         let decision = decide(&self.nodes[n], &self.policy, self.now);
         self.apply(n, &decision);
