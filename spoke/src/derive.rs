@@ -26,8 +26,6 @@ use gpuheal_spoke_core::{
     derive::{Held, NodePart, Outcome, Settings as Detect},
     scrape::webhook,
 };
-use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::reflector::Store;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +36,7 @@ use crate::{
     metrics::{self, Metrics},
     ports::{Attachment, FaultView, Leadership, Standing},
     settings::Settings,
-    watch::{Nodes, Plugins, Touched},
+    watch::{Nodes, Plugins, ServicePods, Touched},
 };
 
 use again::Again;
@@ -69,7 +67,7 @@ pub struct Deps {
     /// Nodes and GPU pods.
     pub nodes: Nodes,
     /// Exporter pods, by which an alert may name its node.
-    pub exporters: Store<Pod>,
+    pub exporters: ServicePods,
     /// When device plugins started.
     pub plugins: Arc<Plugins>,
     /// Gets nodes whose GPUs changed.
@@ -342,7 +340,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
             }
             () = all.as_mut() => {
                 all.set(tokio::time::sleep(derive.nodes_every()));
-                derive.deps.nodes.nodes().iter().filter_map(|node| node.metadata.name.clone()).collect()
+                derive.deps.nodes.nodes().iter().map(|node| node.name.to_string()).collect()
             }
             Ok(()) = settings.changed() => {
                 all.set(tokio::time::sleep(Duration::ZERO));

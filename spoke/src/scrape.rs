@@ -6,10 +6,12 @@ mod fetch;
 mod rounds;
 mod targets;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::reflector::Store;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +21,7 @@ use crate::{
     metrics::{self, Metrics},
     ports::Leadership,
     settings::Settings,
+    watch::ServicePods,
 };
 
 pub use fetch::{Failure, Fetcher};
@@ -27,6 +30,8 @@ pub use targets::{StaticTarget, Target};
 
 /// Requests at once: at 8 MiB a page at most, 256 MiB, and 1,000 exporters of 20 ms each are asked in under a second.
 const AT_ONCE: usize = 32;
+/// How long changes of exporter pods are gathered: a list of 5,000 is a handful of looks and not 5,000.
+const GATHER: Duration = Duration::from_millis(50);
 /// A standby looks this much less often, to know which GPU sits where: alerts that reach it name GPUs by UUID.
 const STANDBY_INTERVALS: u32 = 10;
 
@@ -34,11 +39,11 @@ const STANDBY_INTERVALS: u32 = 10;
 #[derive(Clone)]
 pub struct Deps {
     /// Exporter pods as the watch has them.
-    pub exporters: Store<Pod>,
+    pub exporters: ServicePods,
     /// Bumped when they change.
     pub changes: watch::Receiver<u64>,
     /// Exporters given by hand.
-    pub fixed: Vec<StaticTarget>,
+    pub fixed: Arc<[StaticTarget]>,
     /// Port of a pod that names none.
     pub port: u16,
     /// Interval and timeout.
@@ -55,50 +60,56 @@ pub struct Deps {
 
 /// Scrapes until cancelled.
 pub async fn run(mut deps: Deps, cancel: CancellationToken) {
-    let fetcher = Fetcher::new();
-    let permits = Arc::new(Semaphore::new(AT_ONCE));
-    let mut running: BTreeMap<Target, CancellationToken> = BTreeMap::new();
+    let shared = Arc::new(Shared { deps: deps.clone(), fetcher: Fetcher::new(), permits: Semaphore::new(AT_ONCE) });
+    let mut running: BTreeMap<Arc<Target>, CancellationToken> = BTreeMap::new();
     loop {
         let listed = *deps.changes.borrow_and_update() > 0;
-        let wanted = targets::all(&deps.exporters.state(), &deps.fixed, deps.port);
-        if listed {
-            deps.rounds.expect(&wanted);
-        }
+        let wanted: BTreeSet<Target> =
+            deps.exporters.look(|pods| targets::all(pods, &deps.fixed, deps.port)).into_iter().collect();
         running.retain(|target, stop| {
-            let stays = wanted.contains(target);
+            let stays = wanted.contains(&**target);
             if !stays {
                 stop.cancel();
             }
             stays
         });
         for target in wanted {
-            running.entry(target.clone()).or_insert_with(|| {
-                let stop = cancel.child_token();
-                let one = One { target, deps: deps.clone(), fetcher: fetcher.clone(), permits: Arc::clone(&permits) };
-                tokio::spawn(one.run(stop.clone()));
-                stop
-            });
+            if running.contains_key(&target) {
+                continue;
+            }
+            let (target, stop) = (Arc::new(target), cancel.child_token());
+            let shared = Arc::clone(&shared);
+            tokio::spawn(One { target: Arc::clone(&target), shared }.run(stop.clone()));
+            running.insert(target, stop);
+        }
+        if listed {
+            deps.rounds.expect(running.keys());
         }
         tokio::select! {
             () = cancel.cancelled() => return,
-            Ok(()) = deps.changes.changed() => {}
+            Ok(()) = deps.changes.changed() => tokio::time::sleep(GATHER).await,
             else => return,
         }
     }
 }
 
-/// One exporter's loop.
-struct One {
-    target: Target,
+/// What the loops of all exporters have in common.
+struct Shared {
     deps: Deps,
     fetcher: Fetcher,
-    permits: Arc<Semaphore>,
+    permits: Semaphore,
+}
+
+/// One exporter's loop. Most of the time it sleeps, and there are thousands: whatever it holds then counts.
+struct One {
+    target: Arc<Target>,
+    shared: Arc<Shared>,
 }
 
 impl One {
     async fn run(self, stop: CancellationToken) {
-        let mut leadership = self.deps.leadership.clone();
-        let mut settings = self.deps.settings.changes();
+        let mut leadership = self.shared.deps.leadership.clone();
+        let mut settings = self.shared.deps.settings.changes();
         // All exporters are looked at at once when something changed: a takeover is one scrape away. From there each goes over to
         // a beat of its own, so that their pages come spread over the interval and never a thousand at a time.
         let mut in_step = true;
@@ -106,10 +117,11 @@ impl One {
             let reign = leadership.borrow_and_update().transitions();
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.once() => {}
+                // On the heap while it lasts: a request on its way is several KiB.
+                () = Box::pin(self.once()) => {}
             }
             if let Some(reign) = reign {
-                self.deps.rounds.asked(&self.target, reign);
+                self.shared.deps.rounds.asked(&self.target, reign);
             }
             let wait = self.wait(reign.is_some(), std::mem::take(&mut in_step));
             tokio::select! {
@@ -122,27 +134,28 @@ impl One {
     }
 
     fn wait(&self, leads: bool, in_step: bool) -> Duration {
-        let interval = self.deps.settings.detect().scrape_interval * if leads { 1 } else { STANDBY_INTERVALS };
+        let interval = self.shared.deps.settings.detect().scrape_interval * if leads { 1 } else { STANDBY_INTERVALS };
         let chance = crate::chance::chance(0.5);
         interval.mul_f64(if in_step { chance } else { 0.9 + 0.2 * chance })
     }
 
     #[tracing::instrument(name = "spoke.scrape", skip_all, fields(node.name = %self.target.node))]
     async fn once(&self) {
-        if self.deps.settings.detect().scrape_off {
+        let Shared { deps, fetcher, permits } = &*self.shared;
+        if deps.settings.detect().scrape_off {
             return;
         }
-        let Ok(_permit) = self.permits.acquire().await else { return };
+        let Ok(_permit) = permits.acquire().await else { return };
         let started = clock::boottime();
-        let page = self.fetcher.get(&self.target.url, self.deps.settings.scrape_timeout()).await;
-        self.deps.metrics.observe(metrics::SCRAPE_SECONDS, &[], (clock::boottime() - started).as_secs_f64());
+        let page = fetcher.get(&self.target.url, deps.settings.scrape_timeout()).await;
+        deps.metrics.observe(metrics::SCRAPE_SECONDS, &[], (clock::boottime() - started).as_secs_f64());
         let outcome = page.as_ref().map_or_else(Failure::word, |page| if page.cut { "cut" } else { "ok" });
-        self.deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);
+        deps.metrics.inc(metrics::SCRAPES, &[("outcome", outcome)]);
         if let Err(failure) = &page {
             let node = self.target.node.as_str();
             tracing::debug!(node.name = node, url = %self.target.url, error = %gpuheal_proto::chain::chain(failure), "no page");
         }
-        self.deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
+        deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
     }
 }
 

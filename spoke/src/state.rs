@@ -1,13 +1,14 @@
 //! What the hub knows of this cluster: a snapshot after each attach, change of leadership or Resync, then what changed,
 //! gathered for at most 50 ms, and now and then that nothing did. Only the leader says it. A node leaves when its object
 //! was seen deleted; a read that failed removes nothing. Each message says of which moment it is, by the hub's clock:
-//! never later than the watch of nodes was heard.
+//! never later than the watch of nodes was heard. Of what was told no more is kept than tells it from what is so now.
 
 mod config;
 mod node;
 mod parts;
 mod reach;
 mod sources;
+mod told;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,7 @@ use std::{
 };
 
 use gpuheal_proto::{ids::NodeUid, limits, link::v1, time::Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use prost::Message as _;
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -33,8 +34,11 @@ use crate::{
     ports::{Attachment, Leadership, LocalConfig, Seen},
     scrape::Rounds,
     settings::Settings,
-    watch::{Heard, Nodes, Touched},
+    watch::{Heard, NodeEntry, Nodes, Touched},
 };
+
+use parts::Part;
+use told::{News, Told};
 
 pub use node::{is_gpu_node, node_state};
 pub use reach::Reach;
@@ -104,15 +108,6 @@ struct Audience {
     snapshot: u64,
 }
 
-/// What was told, to tell only what changed.
-#[derive(Debug, Default)]
-struct Told {
-    nodes: BTreeMap<String, v1::NodeState>,
-    config: v1::ClusterConfig,
-    sources: Vec<v1::SourceState>,
-    cordons: BTreeMap<String, bool>,
-}
-
 /// Tells until cancelled.
 pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     deps.nodes.ready().await;
@@ -126,23 +121,23 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
         let now = deps.audience();
         let as_of = deps.heard.nodes_as_of(&deps.clock);
         let told_upto = deps.told_upto(&mut reach, now);
-        let bodies = match now.zip(as_of) {
+        let parts = match now.zip(as_of) {
             None => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
                 let _ = deps.touched.take();
-                told = deps.all();
-                parts::snapshot(&told.nodes, &told.config, &told.sources)
+                deps.snapshot(&mut told)
             }
             Some(_) => match deps.changed(&mut told) {
                 Some(delta) => parts::delta(delta),
                 // Nothing happened, and somebody looked: what the hub waits for in vain it can then give back.
-                None if said.elapsed() >= deps.cadence.quiet && deps.heard.fresh() => vec![Body::Delta(v1::StateDelta::default())],
+                None if said.elapsed() >= deps.cadence.quiet && deps.heard.fresh() => vec![Part::nothing()],
                 None => Vec::new(),
             },
         };
         // Without a time nothing was told: the snapshot is still to come.
         audience = now.filter(|_| as_of.is_some());
-        for body in bodies {
+        for part in parts {
+            let body = part.body(|name| deps.tell(name, &mut told));
             seq += 1;
             said = Instant::now();
             let Some((Audience { generation, lease_transitions, .. }, as_of)) = now.zip(as_of) else { break };
@@ -195,25 +190,37 @@ impl Deps {
         Some(Audience { generation, lease_transitions, snapshot: self.wanted.borrow().snapshot })
     }
 
-    fn all(&self) -> Told {
-        let mut nodes = BTreeMap::new();
-        let mut pods: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        for pod in self.nodes.pods() {
-            if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) {
-                pods.entry(node).or_default().push(pod);
-            }
-        }
+    /// Begins anew: which nodes go into which part. What is said of them is made as each part goes.
+    fn snapshot(&self, told: &mut Told) -> Vec<Part> {
+        *told = Told::begin(self.cluster_config(), self.seen.borrow().cordons.clone());
+        let sources = self.sources();
+        told.takes_sources(&sources);
         let labels = self.settings.node_labels();
-        let cordons = self.seen.borrow().cordons.clone();
-        for object in self.nodes.nodes() {
-            let name = object.metadata.name.clone().unwrap_or_default();
-            let gpus = self.gpus(&object);
-            if !gpus.is_empty() || is_gpu_node(&object) {
-                let pods = pods.remove(&name).unwrap_or_default();
-                nodes.insert(name, node_state(&object, &pods, gpus, &labels, ours(&cordons, &object)));
-            }
-        }
-        Told { nodes, config: self.cluster_config(), sources: self.sources(), cordons }
+        let sized = self.nodes.nodes().into_iter().filter_map(|object| {
+            let state = self.state(&object, false, &labels, &told.cordons)?;
+            Some((Arc::clone(&object.name), state.encoded_len()))
+        });
+        parts::snapshot(sized, &told.config, sources)
+    }
+
+    /// The node as it is now, taken as told; nothing of one that is gone, which is told later.
+    fn tell(&self, name: &str, told: &mut Told) -> Option<v1::NodeState> {
+        let state = self.state(self.nodes.node(name)?.as_ref(), true, &self.settings.node_labels(), &told.cordons)?;
+        told.takes(&state);
+        Some(state)
+    }
+
+    /// What there is to say of a node; nothing of one without GPUs, but where it had some once.
+    fn state(
+        &self,
+        object: &NodeEntry,
+        had_gpus: bool,
+        labels: &[String],
+        cordons: &BTreeMap<String, bool>,
+    ) -> Option<v1::NodeState> {
+        let gpus = self.gpus(object);
+        let tells = had_gpus || !gpus.is_empty() || is_gpu_node(object);
+        tells.then(|| node_state(object, &self.nodes.pods_on(&object.name), gpus, labels, cordons.get(&*object.uid).copied()))
     }
 
     /// What is not as it was told; and takes it as told.
@@ -224,25 +231,19 @@ impl Deps {
         let mut names = self.touched.take();
         let cordons = self.seen.borrow().cordons.clone();
         if cordons != told.cordons {
-            let moved = |node: &v1::NodeState| cordons.get(&node.uid) != told.cordons.get(&node.uid);
-            names.extend(told.nodes.values().filter(|node| moved(node)).map(|node| node.name.clone()));
+            names.extend(told.moved(&cordons));
             told.cordons.clone_from(&cordons);
         }
         for name in names {
             let Some(object) = self.nodes.node(&name) else {
-                gone.extend(told.nodes.remove(&name).map(|node| node.uid));
+                gone.extend(told.forgets(&name));
                 continue;
             };
-            let gpus = self.gpus(&object);
             // Once told, always told: a node whose GPUs are all lost has none in its capacity.
-            if gpus.is_empty() && !is_gpu_node(&object) && !told.nodes.contains_key(&name) {
-                continue;
-            }
-            let state = node_state(&object, &self.nodes.pods_on(&name), gpus, &labels, ours(&cordons, &object));
-            let before = told.nodes.insert(name, state.clone());
-            // Another machine under the same name: the old one is gone.
-            gone.extend(before.as_ref().filter(|before| before.uid != state.uid).map(|before| before.uid.clone()));
-            if before.as_ref() != Some(&state) {
+            let Some(state) = self.state(&object, told.knows(&name), &labels, &cordons) else { continue };
+            let News { changed, gone: before } = told.takes(&state);
+            gone.extend(before);
+            if changed {
                 delta.changed.push(state);
             }
         }
@@ -253,16 +254,12 @@ impl Deps {
             delta.config = Some(config);
         }
         let sources = self.sources();
-        delta.sources = sources_changed(&told.sources, &sources);
-        if !delta.sources.is_empty() {
-            told.sources = sources;
-        }
+        delta.sources = told.takes_sources(&sources);
         (delta != v1::StateDelta::default()).then_some(delta)
     }
 
-    fn gpus(&self, node: &Node) -> Vec<v1::GpuRef> {
-        let uid = node.metadata.uid.as_deref().and_then(|uid| NodeUid::parse(uid).ok());
-        uid.map(|uid| self.derive.gpus(&uid)).unwrap_or_default()
+    fn gpus(&self, node: &NodeEntry) -> Vec<v1::GpuRef> {
+        NodeUid::parse(&node.uid).map(|uid| self.derive.gpus(&uid)).unwrap_or_default()
     }
 
     /// Exporters, then what is not a node's: alerts and our own watches.
@@ -283,17 +280,6 @@ impl Deps {
         let fits = yaml.len() <= limits::ENVELOPE_BYTES_MAX;
         v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { yaml } else { String::new() }, errors }
     }
-}
-
-fn ours(cordons: &BTreeMap<String, bool>, node: &Node) -> Option<bool> {
-    cordons.get(node.metadata.uid.as_deref()?).copied()
-}
-
-/// Sources whose state or reason changed. That one was seen again is not worth a message.
-fn sources_changed(before: &[v1::SourceState], now: &[v1::SourceState]) -> Vec<v1::SourceState> {
-    let key = |source: &v1::SourceState| (source.source.clone(), source.state.clone(), source.reason.clone());
-    let known: BTreeSet<_> = before.iter().map(key).collect();
-    now.iter().filter(|source| !known.contains(&key(source))).cloned().collect()
 }
 
 /// Where a body says what it is, for tests and the log.

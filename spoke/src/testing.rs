@@ -1,13 +1,8 @@
-//! For tests alone: a cluster of reflector stores that a test fills, and the parts that stand on it.
+//! For tests alone: a cluster whose tables a test fills, and the parts that stand on it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpuheal_proto::{ids::ClusterId, link::v1};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::runtime::{
-    reflector::{self, store::Writer},
-    watcher::Event,
-};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
@@ -17,14 +12,13 @@ use crate::{
     metrics::Metrics,
     ports::{Attachment, Leadership},
     settings::Settings,
-    watch::{self as cluster, Heard, Listed, Nodes, Plugins, Touched},
+    watch::{self as cluster, Ears, Heard, Keep, KeepNodes, KeepPods, KeepServices, NodeEntry, Nodes, Plugins, Touched},
 };
 
 /// A cluster, filled by hand.
 pub(crate) struct TestCluster {
-    nodes_writer: Writer<Node>,
-    pods_writer: Writer<Pod>,
-    exporters_writer: Writer<Pod>,
+    keep_nodes: KeepNodes,
+    keep_pods: KeepPods,
     pub(crate) nodes: Nodes,
     pub(crate) plugins: Arc<Plugins>,
     pub(crate) derive: Arc<Derive>,
@@ -37,8 +31,6 @@ pub(crate) struct TestCluster {
     pub(crate) attachment: watch::Sender<Attachment>,
     pub(crate) evidence: mpsc::Receiver<v1::EvidenceBatch>,
     pub(crate) dir: tempfile::TempDir,
-    _changed: watch::Sender<u64>,
-    _listed: watch::Sender<Listed>,
 }
 
 impl TestCluster {
@@ -49,10 +41,8 @@ impl TestCluster {
 
     /// The same over a journal of the given size.
     pub(crate) async fn with_journal(dir: tempfile::TempDir, limits: Limits) -> Self {
-        let (nodes, nodes_writer) = reflector::store();
-        let (pods, pods_writer) = reflector::store();
-        let (exporters, exporters_writer) = reflector::store();
-        let (changed, changes) = watch::channel(0);
+        let (mut keep_nodes, mut keep_pods, nodes) = cluster::keepers(Ears::new(vec![]));
+        let (_, exporters, _) = KeepServices::new();
         let (leadership, leading) = watch::channel(Leadership::Leading { lease_transitions: 3 });
         let (attachment, attached) = watch::channel(Attachment { generation: Some(7), ..Attachment::default() });
         let (evidence_tx, evidence) = mpsc::channel(16);
@@ -62,8 +52,7 @@ impl TestCluster {
             heard.note(kind, crate::clock::boottime());
         }
         let (settings, metrics, touched) = (Settings::new(), Metrics::new(), Touched::new());
-        let (listed_tx, listed) = watch::channel(Listed { nodes: true, pods: true });
-        let (nodes, plugins) = (Nodes::new(nodes, pods, changes, listed), Plugins::new());
+        let plugins = Plugins::new();
         let deps = derive::Deps {
             cluster: ClusterId::parse("c1").expect("a good id"),
             journal: journal.clone(),
@@ -78,10 +67,14 @@ impl TestCluster {
             evidence: evidence_tx,
         };
         let derive = Derive::new(deps, held);
-        let mut cluster = Self {
-            nodes_writer,
-            pods_writer,
-            exporters_writer,
+        keep_nodes.begin();
+        keep_nodes.end();
+        keep_pods.begin();
+        keep_pods.end();
+        nodes.ready().await;
+        Self {
+            keep_nodes,
+            keep_pods,
             nodes,
             plugins,
             derive,
@@ -94,18 +87,7 @@ impl TestCluster {
             attachment,
             evidence,
             dir,
-            _changed: changed,
-            _listed: listed_tx,
-        };
-        for event in [Event::Init, Event::InitDone] {
-            cluster.nodes_writer.apply_watcher_event(&event);
         }
-        for event in [Event::Init, Event::InitDone] {
-            cluster.pods_writer.apply_watcher_event(&event);
-            cluster.exporters_writer.apply_watcher_event(&event);
-        }
-        cluster.nodes.ready().await;
-        cluster
     }
 
     /// Adds or replaces a node with eight GPUs.
@@ -119,15 +101,14 @@ impl TestCluster {
             },
         });
         merge(&mut node, more);
-        let node = serde_json::from_value(node).expect("a node");
-        self.nodes_writer.apply_watcher_event(&Event::Apply(node));
+        self.keep_nodes.put(serde_json::from_value(node).expect("a node"));
         self.touched.add(name);
     }
 
     /// Removes a node.
     pub(crate) fn delete_node(&mut self, name: &str) {
-        let node = self.nodes.node(name).expect("the node is there");
-        self.nodes_writer.apply_watcher_event(&Event::Delete(Node::clone(&node)));
+        let node = json!({"metadata": {"name": name}});
+        self.keep_nodes.remove(serde_json::from_value(node).expect("a node"));
         self.touched.add(name);
     }
 
@@ -137,8 +118,7 @@ impl TestCluster {
             "metadata": {"name": name, "namespace": "ml", "uid": format!("uid-{name}")},
             "spec": {"nodeName": node, "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
         });
-        let pod = serde_json::from_value(pod).expect("a pod");
-        self.pods_writer.apply_watcher_event(&Event::Apply(pod));
+        self.keep_pods.put(serde_json::from_value(pod).expect("a pod"));
         self.touched.add(node);
     }
 
@@ -153,6 +133,14 @@ impl TestCluster {
         }
         faults
     }
+}
+
+/// A node as it is kept, from its JSON.
+pub(crate) fn node_entry(node: Value) -> Arc<NodeEntry> {
+    let name = node["metadata"]["name"].as_str().expect("a node has a name").to_owned();
+    let (mut keep, _, nodes) = cluster::keepers(Ears::new(vec![]));
+    keep.put(serde_json::from_value(node).expect("a node"));
+    nodes.node(&name).expect("it was just put there")
 }
 
 fn merge(into: &mut Value, more: &Value) {

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuheal_proto::{
     command::Command,
     ids::FaultKey,
-    kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY},
     time::Timestamp,
 };
 use gpuheal_spoke_core::{
@@ -44,7 +43,7 @@ pub fn node_facts(node: &Node) -> Option<NodeFacts> {
 /// The target as our watch shows it.
 #[must_use]
 pub fn cached_node(nodes: &Nodes, name: &str) -> Option<NodeFacts> {
-    node_facts(nodes.node(name)?.as_ref())
+    nodes.node(name)?.facts()
 }
 
 /// How each fault of the command stands by its own source.
@@ -58,66 +57,17 @@ pub fn standing(faults: &dyn FaultView, command: &Command) -> BTreeMap<FaultKey,
     command.fault_keys.iter().map(|key| (*key, word(key))).collect()
 }
 
-/// Whether our label or our taint is on a node, as [`NodeFacts::marked`] says, without a copy of the node: it is asked of every
-/// node for every command.
-fn marked(node: &Node) -> bool {
-    let labelled =
-        node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    labelled || taints.iter().any(|taint| taint.key == TAINT_FAULTY && taint.effect == TAINT_EFFECT)
-}
-
 /// How many GPU nodes are out: marked by us, or about to be by a command that is admitted already.
 #[must_use]
 pub fn out(nodes: &Nodes, admitted: &BTreeSet<String>, target: &str) -> Out {
     let (mut gpu_nodes, mut others, mut target_out) = (0, 0, false);
     for node in nodes.nodes() {
-        let name = node.metadata.name.as_deref().unwrap_or_default();
-        let marked = marked(&node);
-        let gpus = has_gpus(&node);
-        gpu_nodes += u32::from(gpus);
-        if name == target {
-            target_out = marked;
+        gpu_nodes += u32::from(node.has_gpus);
+        if *node.name == *target {
+            target_out = node.marked;
         } else {
-            others += u32::from(marked || (gpus && admitted.contains(name)));
+            others += u32::from(node.marked || (node.has_gpus && admitted.contains(&*node.name)));
         }
     }
     Out { others, gpu_nodes, target: target_out }
-}
-
-/// Whether a node has GPUs by its capacity, healthy or not.
-#[must_use]
-pub fn has_gpus(node: &Node) -> bool {
-    let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
-    capacity.is_some_and(|all| {
-        all.iter()
-            .any(|(name, amount)| (name.starts_with("nvidia.com/gpu") || name.starts_with("nvidia.com/mig-")) && amount.0 != "0")
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_mark_is_seen_on_the_node_itself_as_it_is_in_what_is_read_of_it() {
-        let taint =
-            |key: &str, effect: &str| json!({"taints": [{"key": "other", "effect": "NoExecute"}, {"key": key, "effect": effect}]});
-        let label = |value: &str| json!({LABEL_STATUS: value});
-        let cases = [
-            (json!({}), json!({}), false),
-            (label(STATUS_FAULTY), json!({}), true),
-            (label("healthy"), json!({}), false),
-            (json!({}), taint(TAINT_FAULTY, TAINT_EFFECT), true),
-            (json!({}), taint(TAINT_FAULTY, "NoExecute"), false),
-            (json!({}), taint("somebody.io/faulty", TAINT_EFFECT), false),
-        ];
-        for (labels, spec, want) in cases {
-            let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "1", "labels": labels}, "spec": spec});
-            let node: Node = serde_json::from_value(node).unwrap();
-            assert_eq!((marked(&node), node_facts(&node).unwrap().marked()), (want, want), "{node:?}");
-        }
-    }
 }

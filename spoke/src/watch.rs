@@ -1,43 +1,53 @@
 //! The spoke's view of its cluster: nodes, GPU pods, pods of exporters and device plugins, and the owner's ConfigMap, watched
-//! and kept small.
+//! and kept small: of each object what is used, in types of our own, and nothing at all of a pod without GPUs.
 //! Reads only; who acts reads the object again. A watch that breaks backs off and lists again, and tells how old its
 //! news is: silence of a watch is not news that nothing happened.
 
+mod config_map;
 mod follow;
 mod heard;
+mod node;
 mod plugins;
+mod pod;
+mod pool;
+mod resources;
+mod service;
+mod tables;
 mod touched;
-mod trim;
+mod wire;
 
 use std::{sync::Arc, time::Duration};
 
-use gpuheal_proto::kubernetes::{CONFIG_KEY, CONFIG_MAP};
+use gpuheal_proto::kubernetes::CONFIG_MAP;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
-use kube::{
-    Api, Client,
-    runtime::{
-        reflector::{self, ObjectRef, Store},
-        watcher,
-    },
-};
+use kube::{Client, Resource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{metrics::Metrics, ports::LocalConfig};
 
 pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
+pub use node::NodeEntry;
 pub use plugins::Plugins;
+pub use pod::{Owner, PodEntry};
+pub use service::{ServicePod, ServicePods};
 pub use touched::Touched;
-pub use trim::{UNSCHEDULABLE_FIELD, gpu_count, holds_gpu};
+#[cfg(test)]
+pub(crate) use {
+    follow::Keep,
+    service::KeepServices,
+    tables::{Ears, KeepNodes, KeepPods, keepers},
+    wire::NodeSeen,
+};
 
-/// Nodes, and those pods that hold or ask for GPUs, trimmed to what is used. Cheap to clone.
-/// Kept of a node: name, UID, resourceVersion, creation, labels, annotations, taints, unschedulable and its field
-/// manager, conditions, addresses, capacity, allocatable, nodeInfo.bootID. Of a pod: metadata without managedFields,
-/// owners, nodeName, resources of containers, volumes, tolerations, phase, conditions, deletionTimestamp.
+use follow::Follow;
+use tables::{NodeTable, PodTable, Shared};
+
+/// Nodes, and those pods that hold or ask for GPUs, as far as anybody uses them. Cheap to clone.
 #[derive(Clone)]
 pub struct Nodes {
-    nodes: Store<Node>,
-    pods: Store<Pod>,
+    nodes: Shared<NodeTable>,
+    pods: Shared<PodTable>,
     changes: watch::Receiver<u64>,
     listed: watch::Receiver<Listed>,
 }
@@ -52,47 +62,44 @@ pub struct Listed {
 }
 
 impl Nodes {
-    /// Wraps reflector stores; `changes` is bumped at each event of either.
-    #[must_use]
-    pub const fn new(nodes: Store<Node>, pods: Store<Pod>, changes: watch::Receiver<u64>, listed: watch::Receiver<Listed>) -> Self {
+    /// A view of both tables; `changes` is bumped at each event of either.
+    const fn new(
+        nodes: Shared<NodeTable>,
+        pods: Shared<PodTable>,
+        changes: watch::Receiver<u64>,
+        listed: watch::Receiver<Listed>,
+    ) -> Self {
         Self { nodes, pods, changes, listed }
     }
 
     /// The node of that name.
     #[must_use]
-    pub fn node(&self, name: &str) -> Option<Arc<Node>> {
-        self.nodes.get(&ObjectRef::new(name))
+    pub fn node(&self, name: &str) -> Option<Arc<NodeEntry>> {
+        self.nodes.read().expect("no holder of this lock panics").get(name)
     }
 
     /// Whether the node of this name is this very machine, as far as seen.
     #[must_use]
     pub fn shows(&self, name: &str, uid: &str) -> bool {
-        self.node(name).is_some_and(|node| node.metadata.uid.as_deref() == Some(uid))
+        self.node(name).is_some_and(|node| *node.uid == *uid)
     }
 
-    /// Every node.
+    /// Every node, in the order of their names.
     #[must_use]
-    pub fn nodes(&self) -> Vec<Arc<Node>> {
-        self.nodes.state()
-    }
-
-    /// The GPU pod of that name.
-    #[must_use]
-    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.get(&ObjectRef::new(name).within(namespace))
+    pub fn nodes(&self) -> Vec<Arc<NodeEntry>> {
+        self.nodes.read().expect("no holder of this lock panics").iter().map(Arc::clone).collect()
     }
 
     /// Every GPU pod.
     #[must_use]
-    pub fn pods(&self) -> Vec<Arc<Pod>> {
-        self.pods.state()
+    pub fn pods(&self) -> Vec<Arc<PodEntry>> {
+        self.pods.read().expect("no holder of this lock panics").iter().map(Arc::clone).collect()
     }
 
     /// GPU pods bound to that node.
     #[must_use]
-    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
-        let here = |pod: &Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
-        self.pods.state().into_iter().filter(here).collect()
+    pub fn pods_on(&self, node: &str) -> Vec<Arc<PodEntry>> {
+        self.pods.read().expect("no holder of this lock panics").on(node)
     }
 
     /// Bumped at each event: wait on it instead of polling.
@@ -134,7 +141,7 @@ pub struct Views {
     /// Nodes and GPU pods.
     pub nodes: Nodes,
     /// Exporter pods.
-    pub exporters: Store<Pod>,
+    pub exporters: ServicePods,
     /// Bumped when they may have changed; 0 until they were listed.
     pub exporter_changes: watch::Receiver<u64>,
     /// When device plugins started.
@@ -154,119 +161,48 @@ pub fn spawn(
     metrics: &Arc<Metrics>,
     cancel: &CancellationToken,
 ) -> Views {
-    let (changed, changes) = watch::channel(0_u64);
-    let (exporter_changed, exporter_changes) = watch::channel(0_u64);
-    let (config_tx, config_rx) = watch::channel(None);
-    let (listed_tx, listed) = watch::channel(Listed::default());
-    let touched: Arc<[Arc<Touched>]> = touched.into();
     let heard = Heard::new();
     let shared = follow::Shared { metrics: Arc::clone(metrics), heard: Arc::clone(&heard), cancel: cancel.clone() };
-    let resync = config.resync;
-
-    let (nodes, writer) = reflector::store();
-    let (bump, names, done) = (changed.clone(), Arc::clone(&touched), listed_tx.clone());
-    let follow = follow::Follow {
-        kind: heard::NODES,
-        api: Api::<Node>::all(client.clone()),
-        labels: None,
-        fields: None,
-        writer,
-        trim: trim::node,
-        seen: Box::new(move |event| {
-            touched::tell(&names, event, |node| node.metadata.name.clone());
-            if matches!(event, watcher::Event::InitDone) {
-                done.send_modify(|listed| listed.nodes = true);
-            }
-            bump.send_modify(|n| *n += 1);
-        }),
-        resync,
-        shared: shared.clone(),
-    };
-    tokio::spawn(follow.run());
-
-    let (pods, writer) = reflector::store();
-    let (bump, names) = (changed, touched);
-    let follow = follow::Follow {
-        kind: heard::GPU_PODS,
-        api: Api::<Pod>::all(client.clone()),
-        labels: None,
-        fields: None,
-        writer,
-        trim: trim::gpu_pod,
-        seen: Box::new(move |event| {
-            touched::tell(&names, event, |pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()));
-            if matches!(event, watcher::Event::InitDone) {
-                listed_tx.send_modify(|listed| listed.pods = true);
-            }
-            bump.send_modify(|n| *n += 1);
-        }),
-        resync,
-        shared: shared.clone(),
-    };
-    tokio::spawn(follow.run());
-
-    let (exporters, writer) = reflector::store();
-    let follow = follow::Follow {
-        kind: "exporter pod",
-        api: Api::<Pod>::all(client.clone()),
-        labels: Some(config.exporter_selector.clone()),
-        fields: None,
-        writer,
-        trim: trim::service_pod,
-        seen: Box::new(move |event| {
-            if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
-                exporter_changed.send_modify(|n| *n += 1);
-            }
-        }),
-        resync,
-        shared: shared.clone(),
-    };
-    tokio::spawn(follow.run());
-
+    let (keep_nodes, keep_pods, nodes) = tables::keepers(tables::Ears::new(touched));
+    let (keep_exporters, exporters, exporter_changes) = service::KeepServices::new();
+    let (keep_config, config_map) = config_map::KeepConfig::new();
+    let pods = || Pod::url_path(&(), None);
+    let follow = Start { client, resync: config.resync, shared };
+    follow.start(heard::NODES, Node::url_path(&(), None), Only::All, keep_nodes);
+    follow.start(heard::GPU_PODS, pods(), Only::All, keep_pods);
+    follow.start("exporter pod", pods(), Only::Labels(config.exporter_selector.clone()), keep_exporters);
     let plugins = Plugins::new();
-    for selector in &config.plugin_selectors {
-        let (_, writer) = reflector::store();
-        let starts = Arc::clone(&plugins);
-        let follow = follow::Follow {
-            kind: "device plugin pod",
-            api: Api::<Pod>::all(client.clone()),
-            labels: Some(selector.clone()),
-            fields: None,
-            writer,
-            trim: trim::service_pod,
-            seen: Box::new(move |event| starts.see(event)),
-            resync,
-            shared: shared.clone(),
-        };
-        tokio::spawn(follow.run());
+    for (watch, selector) in config.plugin_selectors.iter().enumerate() {
+        follow.start("device plugin pod", pods(), Only::Labels(selector.clone()), plugins.keeper(watch));
     }
-
-    let (config_map, writer) = reflector::store::<ConfigMap>();
-    let done = |event: &watcher::Event<ConfigMap>| !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-    let follow = follow::Follow {
-        kind: "config map",
-        api: Api::<ConfigMap>::namespaced(client.clone(), &config.namespace),
-        labels: None,
-        fields: Some(format!("metadata.name={CONFIG_MAP}")),
-        writer,
-        trim: |_| true,
-        seen: Box::new(move |event| {
-            if done(event) {
-                let read = local_config(config_map.state().first().map(Arc::as_ref));
-                config_tx.send_if_modified(|known| known.replace(read.clone()) != Some(read));
-            }
-        }),
-        resync,
-        shared,
-    };
-    tokio::spawn(follow.run());
-    Views { nodes: Nodes::new(nodes, pods, changes, listed), exporters, exporter_changes, plugins, config: config_rx, heard }
+    let ours = ConfigMap::url_path(&(), Some(&config.namespace));
+    follow.start("config map", ours, Only::Fields(format!("metadata.name={CONFIG_MAP}")), keep_config);
+    Views { nodes, exporters, exporter_changes, plugins, config: config_map, heard }
 }
 
-fn local_config(map: Option<&ConfigMap>) -> LocalConfig {
-    let Some(map) = map else { return LocalConfig::default() };
-    LocalConfig {
-        resource_version: map.metadata.resource_version.clone().unwrap_or_default(),
-        yaml: map.data.as_ref().and_then(|data| data.get(CONFIG_KEY)).cloned().unwrap_or_default(),
+/// Which objects of a kind.
+enum Only {
+    All,
+    Labels(String),
+    Fields(String),
+}
+
+/// What all watches have in common.
+struct Start<'a> {
+    client: &'a Client,
+    resync: Duration,
+    shared: follow::Shared,
+}
+
+impl Start<'_> {
+    fn start<K: wire::Seen>(&self, kind: &'static str, path: String, only: Only, keep: impl follow::Keep<K> + 'static) {
+        let (labels, fields) = match only {
+            Only::All => (None, None),
+            Only::Labels(selector) => (Some(selector), None),
+            Only::Fields(selector) => (None, Some(selector)),
+        };
+        let (client, resync, shared) = (self.client.clone(), self.resync, self.shared.clone());
+        let follow = Follow { kind, client, path, labels, fields, keep: Box::new(keep), resync, shared };
+        tokio::spawn(follow.run());
     }
 }

@@ -14,7 +14,9 @@ mod kernel;
 mod known;
 mod node;
 mod outcome;
+mod packed;
 mod settings;
+mod sorted;
 mod workload;
 
 use std::{collections::BTreeMap, net::IpAddr};

@@ -19,7 +19,7 @@ use gpuheal_proto::{
 };
 use serde_json::{Value, json};
 
-pub use self::node::NodeFacts;
+pub use self::node::{NodeFacts, is_ours};
 pub(crate) use self::patch::Patch;
 
 /// Who writes, and when: what the three annotations say.

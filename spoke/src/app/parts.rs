@@ -32,8 +32,8 @@ use crate::{
 const DOWN_MAX: usize = 256;
 /// Statuses on their way to the link.
 const STATUSES_MAX: usize = 256;
-/// Parts of a cluster's state on their way.
-const STATES_MAX: usize = 8;
+/// Parts of a cluster's state on their way: each is up to half a MiB, four times that in memory.
+const STATES_MAX: usize = 2;
 /// Messages of evidence on their way.
 const EVIDENCE_MAX: usize = 8;
 /// People's requests on their way.
@@ -127,7 +127,7 @@ impl Parts {
         let scraping = scrape::Deps {
             exporters: views.exporters.clone(),
             changes: views.exporter_changes.clone(),
-            fixed: run.exporters.clone(),
+            fixed: run.exporters.clone().into(),
             port: run.exporter_port,
             settings: Arc::clone(&settings),
             leadership: leadership.clone(),

@@ -1,10 +1,6 @@
-//! Nodes as the detectors ask for them. Pure but for the reflector stores that it reads.
+//! Nodes as the detectors ask for them. Pure but for the watches' tables that it reads.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Mutex};
 
 use gpuheal_proto::{
     fault::NodeRef,
@@ -13,68 +9,46 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke_core::{
     derive,
-    scrape::{
-        allocatable::{self, Offer},
-        conditions::Condition,
-    },
+    scrape::{allocatable::Offer, conditions::Condition},
 };
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    apimachinery::pkg::api::resource::Quantity,
-};
-use kube::runtime::reflector::Store;
 
-use crate::watch::Nodes;
+use crate::watch::{NodeEntry, Nodes, ServicePods};
 
 /// Name, UID and boot id of a node object.
-pub(super) fn node_ref(node: &Node) -> Option<NodeRef> {
-    let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+pub(super) fn node_ref(node: &NodeEntry) -> Option<NodeRef> {
     Some(NodeRef {
-        name: NodeName::parse(node.metadata.name.as_deref()?).ok()?,
-        uid: NodeUid::parse(node.metadata.uid.as_deref()?).ok()?,
-        boot_id: info.map(|info| info.boot_id.clone()).unwrap_or_default(),
+        name: NodeName::parse(&node.name).ok()?,
+        uid: NodeUid::parse(&node.uid).ok()?,
+        boot_id: node.boot_id.to_string(),
     })
 }
 
 /// What a node object says, held in the shapes that the detectors borrow.
 pub(super) struct Parts<'a> {
     conditions: Vec<Condition<'a>>,
-    offers: Vec<Offer>,
+    offers: &'a [Offer],
     plugin_started_at: Option<Timestamp>,
 }
 
 impl<'a> Parts<'a> {
-    pub(super) fn of(node: &'a Node, plugin_started_at: Option<Timestamp>) -> Self {
-        let status = node.status.as_ref();
-        let all = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-        let conditions = all.map(|condition| Condition {
-            kind: &condition.type_,
-            status: &condition.status,
-            reason: condition.reason.as_deref().unwrap_or_default(),
-            message: condition.message.as_deref().unwrap_or_default(),
-        });
-        let texts = |map: Option<&BTreeMap<String, Quantity>>| -> BTreeMap<String, String> {
-            map.into_iter().flatten().map(|(name, quantity)| (name.clone(), quantity.0.clone())).collect()
-        };
-        let capacity = texts(status.and_then(|status| status.capacity.as_ref()));
-        let allocatable = texts(status.and_then(|status| status.allocatable.as_ref()));
-        Self { conditions: conditions.collect(), offers: allocatable::offers(&capacity, &allocatable), plugin_started_at }
+    pub(super) fn of(node: &'a NodeEntry, plugin_started_at: Option<Timestamp>) -> Self {
+        Self { conditions: node.conditions().collect(), offers: node.offers(), plugin_started_at }
     }
 
     pub(super) fn view<'b>(&'b self, node: &'b NodeRef) -> derive::NodeView<'b> {
-        derive::NodeView { node, conditions: &self.conditions, offers: &self.offers, plugin_started_at: self.plugin_started_at }
+        derive::NodeView { node, conditions: &self.conditions, offers: self.offers, plugin_started_at: self.plugin_started_at }
     }
 }
 
 /// Finds an alert's node, and remembers which were found.
 pub(super) struct Lookup<'a> {
     nodes: &'a Nodes,
-    exporters: &'a Store<Pod>,
+    exporters: &'a ServicePods,
     found: Mutex<BTreeSet<NodeUid>>,
 }
 
 impl<'a> Lookup<'a> {
-    pub(super) fn new(nodes: &'a Nodes, exporters: &'a Store<Pod>) -> Self {
+    pub(super) fn new(nodes: &'a Nodes, exporters: &'a ServicePods) -> Self {
         Self { nodes, exporters, found: Mutex::default() }
     }
 
@@ -89,9 +63,13 @@ impl<'a> Lookup<'a> {
         Some(node)
     }
 
-    fn pod(&self, fits: impl Fn(&Pod) -> bool) -> Option<NodeRef> {
-        let pods = self.exporters.state().into_iter().chain(self.nodes.pods());
-        let names: BTreeSet<String> = pods.filter(|pod| fits(pod)).filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
+    /// The node of the one pod that fits, by its name or its address.
+    fn pod(&self, fits: impl Fn(&str, Option<IpAddr>) -> bool) -> Option<NodeRef> {
+        let mut names: BTreeSet<String> = self.exporters.look(|all| {
+            all.filter(|pod| !pod.node.is_empty() && fits(&pod.name, pod.ip)).map(|pod| pod.node.to_string()).collect()
+        });
+        let pods = self.nodes.pods();
+        names.extend(pods.iter().filter(|pod| !pod.node.is_empty() && fits(&pod.name, pod.ip)).map(|pod| pod.node.to_string()));
         // Two pods of one name on two nodes: nothing is certain.
         let mut names = names.into_iter();
         match (names.next(), names.next()) {
@@ -107,19 +85,13 @@ impl derive::Nodes for Lookup<'_> {
     }
 
     fn at(&self, address: IpAddr) -> Option<NodeRef> {
-        let text = address.to_string();
-        let has = |node: &Arc<Node>| {
-            let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
-            addresses.into_iter().flatten().any(|known| known.address == text)
-        };
-        let node = self.nodes.nodes().into_iter().find(has).and_then(|node| node.metadata.name.clone());
-        match node {
-            Some(name) => self.node(&name),
-            None => self.pod(|pod| pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()) == Some(&text)),
+        match self.nodes.nodes().into_iter().find(|node| node.is_at(address)) {
+            Some(node) => self.node(&node.name),
+            None => self.pod(|_, ip| ip == Some(address)),
         }
     }
 
     fn of_pod(&self, name: &str) -> Option<NodeRef> {
-        self.pod(|pod| pod.metadata.name.as_deref() == Some(name))
+        self.pod(|pod, _| pod == name)
     }
 }

@@ -232,7 +232,7 @@ async fn gpus_that_a_starting_plugin_does_not_offer_yet_are_no_fault_and_later_t
         "metadata": {"name": "plugin", "uid": "uid-plugin"}, "spec": {"nodeName": "n1", "containers": []},
         "status": {"startTime": "2027-01-15T08:03:20Z"},
     });
-    cluster.plugins.see(&kube::runtime::watcher::Event::Apply(serde_json::from_value(pod).unwrap()));
+    crate::watch::Keep::put(&mut cluster.plugins.keeper(0), serde_json::from_value(pod).unwrap());
     assert_eq!(cluster.plugins.started_at("n1"), Some(at(200)));
     cluster.derive.node("n1", &settings, at(210)).await;
     assert!(cluster.journaled().await.is_empty(), "the plugin started ten seconds ago");

@@ -113,7 +113,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
     let config = ctx.config();
     let gpu = command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
     let plan = plan(
-        pods.iter().filter_map(|pod| look::pod_facts(pod)).collect(),
+        pods.iter().map(|pod| pod.facts()).collect(),
         &Rules {
             drain,
             gpu: gpu.as_ref(),

@@ -12,7 +12,7 @@ use super::Target;
 #[derive(Debug, Default)]
 pub struct Rounds {
     /// Nothing until the exporters are known.
-    last: Mutex<Option<BTreeMap<Target, Option<u64>>>>,
+    last: Mutex<Option<BTreeMap<Arc<Target>, Option<u64>>>>,
 }
 
 impl Rounds {
@@ -23,10 +23,10 @@ impl Rounds {
     }
 
     /// These exporters there are, and no others.
-    pub(crate) fn expect(&self, targets: &[Target]) {
+    pub(crate) fn expect<'a>(&self, targets: impl Iterator<Item = &'a Arc<Target>>) {
         let mut last = self.last.lock().expect("no holder of this lock panics");
         let known = last.take().unwrap_or_default();
-        *last = Some(targets.iter().map(|target| (target.clone(), known.get(target).copied().flatten())).collect());
+        *last = Some(targets.map(|target| (Arc::clone(target), known.get(target).copied().flatten())).collect());
     }
 
     /// One was asked, whatever it answered, and what it showed is in the journal.
@@ -52,18 +52,18 @@ mod tests {
 
     #[test]
     fn a_round_is_whole_once_every_exporter_that_there_is_was_asked_in_this_reign() {
-        let target = |node: &str| Target { node: node.into(), url: format!("http://{node}"), start: String::new() };
+        let target = |node: &str| Arc::new(Target { node: node.into(), url: format!("http://{node}"), start: String::new() });
         let rounds = Rounds::new();
         assert!(!rounds.whole(1), "the exporters are not known");
-        rounds.expect(&[target("a"), target("b")]);
+        rounds.expect([target("a"), target("b")].iter());
         rounds.asked(&target("a"), 1);
         assert!(!rounds.whole(1));
         rounds.asked(&target("b"), 1);
         assert!(rounds.whole(1) && !rounds.whole(2));
         rounds.asked(&target("a"), 2);
-        rounds.expect(&[target("a")]);
+        rounds.expect([target("a")].iter());
         assert!(rounds.whole(2), "the other is gone");
-        rounds.expect(&[target("a"), target("c")]);
+        rounds.expect([target("a"), target("c")].iter());
         assert!(!rounds.whole(2), "a new one");
     }
 }

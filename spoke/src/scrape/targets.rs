@@ -1,9 +1,9 @@
 //! Which exporters there are, and on which node each sits. Pure. A page's own labels never tell the node: they name a
 //! pod, a container or nothing, depending on the exporter's version.
 
-use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, str::FromStr};
 
-use k8s_openapi::api::core::v1::Pod;
+use crate::watch::ServicePod;
 
 /// One exporter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,9 +53,9 @@ pub struct ParseTargetError {
 
 /// Every exporter: those given by hand, and pods that run on a node and have an address. One per node: what is given by
 /// hand wins, then the pod that comes first by name.
-pub(super) fn all(pods: &[Arc<Pod>], fixed: &[StaticTarget], port: u16) -> Vec<Target> {
-    let mut pods: Vec<_> = pods.iter().collect();
-    pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+pub(super) fn all(pods: &mut dyn Iterator<Item = &ServicePod>, fixed: &[StaticTarget], port: u16) -> Vec<Target> {
+    let mut pods: Vec<_> = pods.collect();
+    pods.sort_by(|a, b| a.name.cmp(&b.name));
     let found = pods.into_iter().filter_map(|pod| of_pod(pod, port));
     let mut by_node = BTreeMap::new();
     for target in fixed.iter().map(|target| target.0.clone()).chain(found) {
@@ -64,32 +64,22 @@ pub(super) fn all(pods: &[Arc<Pod>], fixed: &[StaticTarget], port: u16) -> Vec<T
     by_node.into_values().collect()
 }
 
-fn of_pod(pod: &Pod, port: u16) -> Option<Target> {
-    let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-    let node = spec.node_name.clone()?;
-    let ip = status.pod_ip.as_deref().filter(|ip| !ip.is_empty())?;
-    if pod.metadata.deletion_timestamp.is_some() || matches!(status.phase.as_deref(), Some("Succeeded" | "Failed" | "Pending")) {
-        return None;
-    }
-    let ports = || spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
-    let named = ports().find(|port| port.name.as_deref() == Some("metrics")).or_else(|| ports().next());
-    let port = named.and_then(|port| u16::try_from(port.container_port).ok()).unwrap_or(port);
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-    let restarts: i32 = status.container_statuses.iter().flatten().map(|status| status.restart_count).sum();
-    let start = format!("{}/{restarts}", pod.metadata.uid.as_deref().unwrap_or_default());
-    Some(Target { node, url: format!("http://{host}:{port}/metrics"), start })
+fn of_pod(pod: &ServicePod, port: u16) -> Option<Target> {
+    let ip = pod.ip.filter(|_| pod.runs && !pod.node.is_empty())?;
+    let port = pod.port.unwrap_or(port);
+    let host = match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    };
+    Some(Target { node: pod.node.to_string(), url: format!("http://{host}:{port}/metrics"), start: pod.start.to_string() })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn pod(name: &str, node: &str, ip: &str, ports: serde_json::Value) -> Arc<Pod> {
-        let spec = json!({"nodeName": node, "containers": [{"name": "c", "ports": ports}]});
-        let json = json!({"metadata": {"name": name}, "spec": spec, "status": {"podIP": ip, "phase": "Running"}});
-        Arc::new(serde_json::from_value(json).unwrap())
+    fn pod(name: &str, node: &str, ip: &str, port: Option<u16>) -> ServicePod {
+        ServicePod { name: name.into(), node: node.into(), ip: ip.parse().ok(), port, runs: true, start: "uid/0".into() }
     }
 
     fn urls(targets: &[Target]) -> Vec<(&str, &str)> {
@@ -97,10 +87,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_own_metrics_port_wins_and_its_node_is_where_it_runs() {
-        let ports = json!([{"name": "health", "containerPort": 8080}, {"name": "metrics", "containerPort": 9401}]);
-        let pods = [pod("a", "n1", "10.0.0.1", ports), pod("b", "n2", "fd00::2", json!([])), pod("c", "n3", "", json!([]))];
-        let targets = all(&pods, &[], 9400);
+    fn a_pods_own_port_wins_and_its_node_is_where_it_runs() {
+        let ended = ServicePod { runs: false, ..pod("d", "n4", "10.0.0.4", None) };
+        let pods = [pod("a", "n1", "10.0.0.1", Some(9401)), pod("b", "n2", "fd00::2", None), pod("c", "n3", "", None), ended];
+        let targets = all(&mut pods.iter(), &[], 9400);
         assert_eq!(urls(&targets), [("n1", "http://10.0.0.1:9401/metrics"), ("n2", "http://[fd00::2]:9400/metrics")]);
         assert_eq!(targets[1].address(), "[fd00::2]:9400");
     }
@@ -108,8 +98,8 @@ mod tests {
     #[test]
     fn an_exporter_given_by_hand_stands_before_a_pod_of_its_node() {
         let fixed = ["http://127.0.0.1:9/metrics=n1".parse().unwrap()];
-        let pods = [pod("a", "n1", "10.0.0.1", json!([]))];
-        assert_eq!(urls(&all(&pods, &fixed, 9400)), [("n1", "http://127.0.0.1:9/metrics")]);
+        let pods = [pod("a", "n1", "10.0.0.1", None)];
+        assert_eq!(urls(&all(&mut pods.iter(), &fixed, 9400)), [("n1", "http://127.0.0.1:9/metrics")]);
     }
 
     #[test]

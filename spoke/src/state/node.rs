@@ -5,19 +5,17 @@ use std::{collections::BTreeMap, sync::Arc};
 use gpuheal_proto::{
     kubernetes::{
         ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY,
-        TAINT_EFFECT, TAINT_FAULTY,
     },
     link::v1,
     time::parse_rfc3339,
 };
 use gpuheal_spoke_core::{
-    mark::NodeFacts,
+    mark::{NodeFacts, is_ours},
     release::{Cordon, cordon},
     verify::marker,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
 
-use crate::watch::gpu_count;
+use crate::watch::{NodeEntry, PodEntry};
 
 /// Labels that policy may use in any cluster: where a node is, what it is, whose pool it is in.
 const LABELS: [&str; 17] = [
@@ -48,67 +46,54 @@ const LABELS_MAX: usize = 64;
 
 /// A node with GPUs, or with a mark of ours.
 #[must_use]
-pub fn is_gpu_node(node: &Node) -> bool {
-    let status = node.status.as_ref();
-    let labels = node.metadata.labels.as_ref();
-    let present = labels.and_then(|labels| labels.get(GPU_PRESENT)).is_some_and(|value| value == "true");
-    present
-        || status.is_some_and(|status| gpu_count(status.capacity.as_ref()) > 0 || gpu_count(status.allocatable.as_ref()) > 0)
-        || mark(node, None).is_some()
+pub fn is_gpu_node(node: &NodeEntry) -> bool {
+    let ours = || node.facts().is_some_and(|facts| mark(node, &facts, None).is_some());
+    node.label(GPU_PRESENT) == Some("true") || node.capacity_gpus > 0 || node.allocatable_gpus > 0 || ours()
 }
 
 /// The node's state. `ours`: whether the undo record of a mark that stands says that the cordon is ours. The field's manager
 /// may deny it, and tells where there is no record: as a release judges.
 #[must_use]
 pub fn node_state(
-    node: &Node,
-    pods: &[Arc<Pod>],
+    node: &NodeEntry,
+    pods: &[Arc<PodEntry>],
     gpus: Vec<v1::GpuRef>,
     extra_labels: &[String],
     ours: Option<bool>,
 ) -> v1::NodeState {
-    let meta = &node.metadata;
-    let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
-    let facts = serde_json::to_value(node).ok().and_then(|json| NodeFacts::from_json(&json).ok());
-    let label = |key: &str| meta.labels.as_ref().and_then(|labels| labels.get(key));
-    let manager = meta.managed_fields.iter().flatten().find_map(|entry| entry.manager.clone());
-    let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let facts = node.facts();
+    let manager = node.unschedulable_by().first().map(ToString::to_string);
     let mut pods: Vec<_> = pods.iter().map(|pod| pod_summary(pod)).collect();
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     pods.truncate(PODS_MAX);
     v1::NodeState {
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        boot_id: status.and_then(|status| status.node_info.as_ref()).map(|info| info.boot_id.clone()).unwrap_or_default(),
-        created_unix_ms: meta.creation_timestamp.as_ref().map_or(0, |at| at.0.as_millisecond()),
+        name: node.name.to_string(),
+        uid: node.uid.to_string(),
+        boot_id: node.boot_id.to_string(),
+        created_unix_ms: node.created_unix_ms,
         labels: labels(node, extra_labels),
         gpus,
-        capacity_gpus: gpu_count(status.and_then(|status| status.capacity.as_ref())),
-        allocatable_gpus: gpu_count(status.and_then(|status| status.allocatable.as_ref())),
+        capacity_gpus: node.capacity_gpus,
+        allocatable_gpus: node.allocatable_gpus,
         ready: ready(node).into(),
-        unschedulable,
-        unschedulable_by: manager.filter(|_| unschedulable).unwrap_or_default(),
-        mark: mark(node, ours),
-        plan_revision: annotation(node, ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0),
-        opted_out: label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
+        unschedulable: node.unschedulable(),
+        unschedulable_by: manager.filter(|_| node.unschedulable()).unwrap_or_default(),
+        mark: facts.as_ref().and_then(|facts| mark(node, facts, ours)),
+        plan_revision: node.annotation(ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0),
+        opted_out: node.label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
         foreign_markers: facts.as_ref().and_then(marker::foreign).into_iter().collect(),
         gpu_pods: pods,
     }
 }
 
-fn annotation<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-fn labels(node: &Node, extra: &[String]) -> BTreeMap<String, String> {
-    let all = node.metadata.labels.iter().flatten();
+fn labels(node: &NodeEntry, extra: &[String]) -> BTreeMap<String, String> {
     let wanted = |key: &str| LABELS.contains(&key) || extra.iter().any(|extra| extra == key);
-    all.filter(|(key, _)| wanted(key)).take(LABELS_MAX).map(|(key, value)| (key.clone(), value.clone())).collect()
+    let all = node.labels().filter(|(key, _)| wanted(key)).take(LABELS_MAX);
+    all.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn ready(node: &Node) -> v1::Readiness {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    match conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready").map(|ready| ready.status.as_str()) {
+fn ready(node: &NodeEntry) -> v1::Readiness {
+    match node.condition("Ready") {
         Some("True") => v1::Readiness::Ready,
         Some("False") => v1::Readiness::NotReady,
         _ => v1::Readiness::Unknown,
@@ -117,50 +102,39 @@ fn ready(node: &Node) -> v1::Readiness {
 
 /// Our mark, when any of label, taint and a cordon of ours is on the node. Who takes label and taint off by hand may leave
 /// our cordon, and nobody else would tell of it.
-fn mark(node: &Node, ours: Option<bool>) -> Option<v1::Mark> {
-    let labelled =
-        node.metadata.labels.as_ref().and_then(|labels| labels.get(LABEL_STATUS)).is_some_and(|value| value == STATUS_FAULTY);
-    let spec = node.spec.as_ref();
-    let taints = spec.and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
-    let tainted = taints.into_iter().any(|taint| taint.key == TAINT_FAULTY && taint.effect == TAINT_EFFECT);
-    let managers = node.metadata.managed_fields.iter().flatten().filter_map(|entry| entry.manager.clone()).collect();
-    let cordoned = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let cordoned_by_us = cordoned && cordon(&managers, ours) == Cordon::Ours;
-    let last_process = annotation(node, ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());
+fn mark(node: &NodeEntry, facts: &NodeFacts, ours: Option<bool>) -> Option<v1::Mark> {
+    let labelled = node.label(LABEL_STATUS) == Some(STATUS_FAULTY);
+    let tainted = facts.taints.iter().any(is_ours);
+    let cordoned_by_us = node.unschedulable() && cordon(&facts.unschedulable_by, ours) == Cordon::Ours;
+    let last_process = node.annotation(ANNOTATION_LAST_PROCESS_TIME).and_then(|text| parse_rfc3339(text).ok());
     (labelled || tainted || cordoned_by_us).then(|| v1::Mark {
         labelled,
         tainted,
         cordoned_by_us,
-        incident_id: annotation(node, ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
+        incident_id: node.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
         last_process_unix_ms: last_process.map_or(0, gpuheal_proto::time::Timestamp::unix_ms),
     })
 }
 
-fn pod_summary(pod: &Pod) -> v1::PodSummary {
-    let meta = &pod.metadata;
-    let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-    let limits = |resources: &Option<k8s_openapi::api::core::v1::ResourceRequirements>| {
-        gpu_count(resources.as_ref().and_then(|resources| resources.limits.as_ref()))
-    };
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+fn pod_summary(pod: &PodEntry) -> v1::PodSummary {
     v1::PodSummary {
-        namespace: meta.namespace.clone().unwrap_or_default(),
-        name: meta.name.clone().unwrap_or_default(),
-        uid: meta.uid.clone().unwrap_or_default(),
-        owner: owner.map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
-        gpus: containers.map(|container| limits(&container.resources)).sum(),
+        namespace: pod.namespace.to_string(),
+        name: pod.name.to_string(),
+        uid: pod.uid.to_string(),
+        owner: pod.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
+        gpus: pod.gpus,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuheal_proto::kubernetes::FIELD_MANAGER;
+    use gpuheal_proto::kubernetes::{FIELD_MANAGER, TAINT_FAULTY};
     use serde_json::json;
 
     use super::*;
 
-    fn node(json: serde_json::Value) -> Node {
-        serde_json::from_value(json).unwrap()
+    fn node(json: serde_json::Value) -> Arc<NodeEntry> {
+        crate::testing::node_entry(json)
     }
 
     #[test]
@@ -170,7 +144,7 @@ mod tests {
                 "name": "n1", "uid": "u1", "resourceVersion": "5",
                 "labels": {LABEL_STATUS: "faulty", "pool": "train", "secret": "x", LABEL_OPT_OUT: "true"},
                 "annotations": {ANNOTATION_PROCESS_ID: "i1", ANNOTATION_PLAN_REVISION: "7", ANNOTATION_LAST_PROCESS_TIME: "2026-11-29T19:05:00Z"},
-                "managedFields": [{"manager": FIELD_MANAGER}],
+                "managedFields": [{"manager": FIELD_MANAGER, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}],
             },
             "spec": {"unschedulable": true, "taints": [
                 {"key": TAINT_FAULTY, "effect": "NoSchedule"}, {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"},
@@ -191,7 +165,8 @@ mod tests {
     fn a_cordon_is_ours_only_when_neither_the_record_nor_the_field_manager_denies_it() {
         let marked = |manager: &str| {
             node(json!({
-                "metadata": {"name": "n1", "uid": "u1", "labels": {LABEL_STATUS: "faulty"}, "managedFields": [{"manager": manager}]},
+                "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5", "labels": {LABEL_STATUS: "faulty"},
+                    "managedFields": [{"manager": manager, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
                 "spec": {"unschedulable": true},
             }))
         };
@@ -205,7 +180,9 @@ mod tests {
     #[test]
     fn a_cordon_of_ours_that_is_left_alone_is_told() {
         let node = node(json!({
-            "metadata": {"name": "n1", "uid": "u1", "managedFields": [{"manager": FIELD_MANAGER}]}, "spec": {"unschedulable": true},
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5",
+                "managedFields": [{"manager": FIELD_MANAGER, "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
+            "spec": {"unschedulable": true},
         }));
         let mark = node_state(&node, &[], vec![], &[], Some(true)).mark.unwrap();
         assert!(mark.cordoned_by_us && !mark.labelled && !mark.tainted);
@@ -215,7 +192,8 @@ mod tests {
     #[test]
     fn anothers_cordon_is_not_ours() {
         let node = node(json!({
-            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5", "managedFields": [{"manager": "kubectl-cordon"}]},
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5", 
+                "managedFields": [{"manager": "kubectl-cordon", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
             "spec": {"unschedulable": true},
         }));
         let state = node_state(&node, &[], vec![], &[], None);

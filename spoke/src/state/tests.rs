@@ -219,8 +219,8 @@ async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_s
     let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20) };
     let mut teller = teller_with(&["n1"], Flags::default(), often).await;
     let (generation, first) = teller.next().await;
-    let target = Target { node: "n1".into(), url: "http://n1:9400/metrics".into(), start: String::new() };
-    teller.rounds.expect(std::slice::from_ref(&target));
+    let target = Arc::new(Target { node: "n1".into(), url: "http://n1:9400/metrics".into(), start: String::new() });
+    teller.rounds.expect(std::iter::once(&target));
     teller.cluster.derive.told_all(first.lease_transitions, generation);
     for _ in 0..20 {
         assert_eq!(teller.next().await.1.told_upto_unix_ms, 0, "the exporter may show what nobody knows");
@@ -258,7 +258,10 @@ async fn whose_a_cordon_is_is_told_when_the_hand_knows_better() {
     let mut teller = teller(&[]).await;
     teller.snapshot().await;
     let marked = json!({
-        "metadata": {"labels": {"gpu-selfhealing.io/status": "faulty"}, "managedFields": [{"manager": "gpu-selfhealing"}]},
+        "metadata": {
+            "labels": {"gpu-selfhealing.io/status": "faulty"},
+            "managedFields": [{"manager": "gpu-selfhealing", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}],
+        },
         "spec": {"unschedulable": true},
     });
     teller.cluster.node("n1", &marked);
@@ -284,11 +287,11 @@ async fn what_the_flags_narrow_is_told_as_part_of_the_owners_config() {
 
 #[test]
 fn a_large_cluster_is_told_in_parts_that_fit_and_hold_each_node_once() {
-    let node = |n: usize| (format!("n{n:04}"), v1::NodeState { name: format!("n{n:04}"), ..Default::default() });
-    let nodes: BTreeMap<_, _> = (0..1201).map(node).collect();
-    let parts = parts::snapshot(&nodes, &v1::ClusterConfig::default(), &[]);
-    let parts: Vec<_> =
-        parts.into_iter().map(|body| if let Body::Snapshot(part) = body { part } else { panic!("a snapshot") }).collect();
+    let nodes = (0..1201).map(|n| (Arc::from(format!("n{n:04}")), 1000));
+    let parts = parts::snapshot(nodes, &v1::ClusterConfig::default(), vec![]);
+    let state = |name: &str| Some(v1::NodeState { name: name.to_owned(), ..Default::default() });
+    let body = |part: Part| if let Body::Snapshot(part) = part.body(state) { part } else { panic!("a snapshot") };
+    let parts: Vec<_> = parts.into_iter().map(body).collect();
     assert_eq!(
         parts.iter().map(|part| (part.part, part.parts, part.nodes.len())).collect::<Vec<_>>(),
         [(1, 3, 500), (2, 3, 500), (3, 3, 201)]

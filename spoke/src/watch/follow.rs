@@ -1,25 +1,24 @@
-//! One watch, followed for ever: each object trimmed before it is stored, errors counted, listed from scratch now and
-//! then. A failed read deletes nothing: only an event or a full list does. Lists and watches by itself, because kube's
-//! watcher swallows bookmarks, and on a quiet cluster they are the only sign that a watch is alive.
+//! One watch, followed for ever: of each object only what is named in `wire.rs` is read at all, errors are counted, and all is
+//! listed from scratch now and then, in pages. A failed read deletes nothing: only an event or a full list does. Lists and
+//! watches by itself, because kube's watcher swallows bookmarks, and on a quiet cluster they are the only sign that a watch is
+//! alive.
 
-use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use gpuheal_proto::chain::chain;
 use kube::{
-    Api, Resource,
-    api::{ListParams, WatchParams},
+    Client,
+    api::{ListParams, Request, WatchParams},
     core::WatchEvent,
-    runtime::{
-        reflector::{Store, store::Writer},
-        watcher::Event,
-    },
 };
-use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::heard::Heard;
+use super::{
+    heard::Heard,
+    wire::{Page, Seen},
+};
 use crate::{
     backoff::Backoff,
     chance::chance,
@@ -34,25 +33,33 @@ const WATCH_TIMEOUT_S: u32 = 30;
 const SILENT_AFTER: Duration = Duration::from_secs(WATCH_TIMEOUT_S as u64 + 10);
 /// One page of a list, and the answer to a watch request: above what an API server takes for a request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(70);
-/// Objects in one page: what clients of Kubernetes usually ask for.
-const PAGE: u32 = 500;
+/// Objects in one page: half of what clients of Kubernetes usually ask for. A page is twice in memory while it is read, and 250
+/// pods of a real cluster are 2 MiB of text.
+const PAGE: u32 = 250;
 /// Waits after failures in a row.
 const BACKOFF: Backoff = Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) };
 
-/// Hears of each event.
-type Listener<K> = Box<dyn Fn(&Event<K>) + Send>;
+/// Where what a watch brings is kept. Objects of one list come between `begin` and `end`; a list that breaks off has no end.
+pub(crate) trait Keep<K>: Send {
+    /// A list begins.
+    fn begin(&mut self);
+    /// It is there as it says.
+    fn put(&mut self, seen: K);
+    /// It is gone.
+    fn remove(&mut self, seen: K);
+    /// The list is whole: what it did not bring is gone.
+    fn end(&mut self);
+}
 
-/// What is watched, where it goes and who hears of it.
-pub(super) struct Follow<K: Resource<DynamicType = ()> + Clone + 'static> {
+/// What is watched and where it goes.
+pub(super) struct Follow<K> {
     pub(super) kind: &'static str,
-    pub(super) api: Api<K>,
+    pub(super) client: Client,
+    /// Where the API server has these objects.
+    pub(super) path: String,
     pub(super) labels: Option<String>,
     pub(super) fields: Option<String>,
-    pub(super) writer: Writer<K>,
-    /// Shrinks an object, and tells whether it is kept at all.
-    pub(super) trim: fn(&mut K) -> bool,
-    /// Called once an event is stored.
-    pub(super) seen: Listener<K>,
+    pub(super) keep: Box<dyn Keep<K>>,
     pub(super) resync: Duration,
     pub(super) shared: Shared,
 }
@@ -76,6 +83,8 @@ enum Error {
     Silent,
     #[error("API server ended the watch: {0}")]
     Status(Box<kube::core::Status>),
+    #[error("request cannot be built")]
+    Request(#[from] kube::core::request::Error),
 }
 
 impl Error {
@@ -83,15 +92,12 @@ impl Error {
     fn gone(&self) -> bool {
         match self {
             Self::Kube(kube::Error::Api(status)) | Self::Status(status) => status.code == 410,
-            Self::Kube(_) | Self::NoAnswer | Self::Silent => false,
+            Self::Kube(_) | Self::NoAnswer | Self::Silent | Self::Request(_) => false,
         }
     }
 }
 
-impl<K> Follow<K>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
+impl<K: Seen> Follow<K> {
     /// Until cancelled.
     pub(super) async fn run(mut self) {
         self.shared.heard.begin(self.kind);
@@ -103,14 +109,13 @@ where
     }
 
     async fn forever(&mut self) {
-        let store = self.writer.as_reader();
         let mut failures = 0;
         let mut version: Option<String> = None;
         let mut list_at = Instant::now();
         loop {
             let round = match &mut version {
                 Some(version) if Instant::now() < list_at => self.watch(version).await,
-                _ => self.list(&store).await.map(|listed| {
+                _ => self.list().await.map(|listed| {
                     version = Some(listed);
                     list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * chance(0.5));
                 }),
@@ -129,52 +134,44 @@ where
         }
     }
 
-    /// All objects, and the version that they are of. What is stored and not among them is gone.
-    async fn list(&mut self, store: &Store<K>) -> Result<String, Error> {
+    /// All objects, and the version that they are of. What was kept and is not among them is gone.
+    async fn list(&mut self) -> Result<String, Error> {
         let started = clock::boottime();
-        let (api, mut params) = (self.api.clone(), ListParams::default().limit(PAGE));
+        let (request, mut params) = (Request::new(self.path.as_str()), ListParams::default().limit(PAGE));
         (params.label_selector, params.field_selector) = (self.labels.clone(), self.fields.clone());
-        let mut there = BTreeSet::new();
-        self.take(Event::Init);
+        self.keep.begin();
         let version = loop {
-            let page = timeout(ANSWER_WITHIN, api.list(&params)).await.map_err(|_| Error::NoAnswer)??;
-            for object in page.items {
-                there.extend(object.meta().uid.clone());
-                self.take(Event::InitApply(object));
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            let page = self.client.request::<Page<K>>(request.list(&params)?);
+            let page = timeout(ANSWER_WITHIN, page).await.map_err(|_| Error::NoAnswer)??;
+            page.items.into_iter().flatten().for_each(|object| self.keep.put(object));
+            match page.metadata.more.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => break page.metadata.resource_version.unwrap_or_default(),
             }
         };
-        let gone = |object: &Arc<K>| object.meta().uid.as_ref().is_none_or(|uid| !there.contains(uid));
-        let gone: Vec<_> = store.state().into_iter().filter(gone).collect();
-        self.take(Event::InitDone);
-        // The list has removed them; whoever listens must hear of it too.
-        for object in gone {
-            (self.seen)(&Event::Delete(K::clone(&object)));
-        }
+        self.keep.end();
         self.shared.heard.note(self.kind, started);
         Ok(version)
     }
 
     /// Changes from `version` on, until the API server ends the watch.
     async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
-        let (api, mut params) = (self.api.clone(), WatchParams::default().timeout(WATCH_TIMEOUT_S));
+        let (request, mut params) = (Request::new(self.path.as_str()), WatchParams::default().timeout(WATCH_TIMEOUT_S));
         (params.label_selector, params.field_selector) = (self.labels.clone(), self.fields.clone());
-        let events = timeout(ANSWER_WITHIN, api.watch(&params, version)).await.map_err(|_| Error::NoAnswer)??;
+        let events = self.client.request_events::<K>(request.watch(&params, version)?);
+        let events = timeout(ANSWER_WITHIN, events).await.map_err(|_| Error::NoAnswer)??;
         let mut events = events.boxed();
         loop {
             let Some(event) = timeout(SILENT_AFTER, events.next()).await.map_err(|_| Error::Silent)? else { return Ok(()) };
             let heard = clock::boottime();
             match event? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    advance(version, object.meta().resource_version.clone());
-                    self.take(Event::Apply(object));
+                    advance(version, object.version());
+                    self.keep.put(object);
                 }
                 WatchEvent::Deleted(object) => {
-                    advance(version, object.meta().resource_version.clone());
-                    self.take(Event::Delete(object));
+                    advance(version, object.version());
+                    self.keep.remove(object);
                 }
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
                 WatchEvent::Error(status) => return Err(Error::Status(status)),
@@ -182,27 +179,12 @@ where
             self.shared.heard.note(self.kind, heard);
         }
     }
-
-    fn take(&mut self, event: Event<K>) {
-        if let Some(event) = trimmed(event, self.trim) {
-            self.writer.apply_watcher_event(&event);
-            (self.seen)(&event);
-        }
-    }
 }
 
-fn advance(version: &mut String, to: Option<String>) {
+fn advance(version: &mut String, to: Option<&str>) {
     if let Some(to) = to {
-        *version = to;
+        to.clone_into(version);
     }
-}
-
-fn trimmed<K>(mut event: Event<K>, trim: fn(&mut K) -> bool) -> Option<Event<K>> {
-    let keep = match &mut event {
-        Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) => trim(object),
-        Event::Init | Event::InitDone => true,
-    };
-    keep.then_some(event)
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use kube::runtime::watcher::Event;
 use tokio::sync::Notify;
 
 /// Nodes to look at again.
@@ -28,6 +27,11 @@ impl Touched {
         self.bell.notify_one();
     }
 
+    /// Wakes whoever waits, with what was added or nothing.
+    pub(super) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
     /// Waits until there is something to look at.
     pub async fn wait(&self) {
         self.bell.notified().await;
@@ -37,19 +41,5 @@ impl Touched {
     #[must_use]
     pub fn take(&self) -> BTreeSet<String> {
         std::mem::take(&mut *self.names.lock().expect("no holder of this lock panics"))
-    }
-}
-
-/// Adds the node that an event is about to each set. A list of all that has no object in it wakes them too, with what
-/// its items added.
-pub(super) fn tell<K>(sets: &[Arc<Touched>], event: &Event<K>, name: impl Fn(&K) -> Option<String>) {
-    match event {
-        Event::Apply(object) | Event::Delete(object) | Event::InitApply(object) => {
-            if let Some(name) = name(object) {
-                sets.iter().for_each(|set| set.add(&name));
-            }
-        }
-        Event::Init => {}
-        Event::InitDone => sets.iter().for_each(|set| set.bell.notify_one()),
     }
 }

@@ -189,7 +189,7 @@ impl Spoke {
     pub(crate) async fn sees(&self, w: &World, node: &str) {
         settled::is_true("the watch shows the node as it is", || async {
             let version = w.node(node).await["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-            self.nodes.node(&w.name(node)).is_some_and(|node| node.metadata.resource_version == version)
+            self.nodes.node(&w.name(node)).is_some_and(|node| version.as_deref() == Some(&*node.resource_version))
         })
         .await;
     }

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::known::{Context, Faults};
 use super::outcome::EvidenceState;
+use super::packed;
+use super::sorted::Sorted;
 use crate::scrape::{conditions::FirstBad, dcgm::GpuRow, metric::Metric};
 
 /// Most nodes of a cluster: Kubernetes is made for 5,000; three times that for those that come and go.
@@ -41,6 +43,9 @@ pub enum RestoreError {
     /// They do not parse.
     #[error("what was held of a node does not parse")]
     Parse(#[from] serde_json::Error),
+    /// They do not unpack.
+    #[error("what was held of a node does not unpack")]
+    Unpack(#[from] std::io::Error),
     /// Written by another version.
     #[error("what was held of a node has format {got}, {FORMAT} is known")]
     Format {
@@ -119,15 +124,15 @@ pub(super) struct HeldGpu {
     /// When another board was first seen in its slot; the epoch: never.
     pub(super) swapped_at: Timestamp,
     /// Last Xid by MIG instance: 0 is the whole GPU, n + 1 instance n.
-    pub(super) xid: BTreeMap<u16, u16>,
+    pub(super) xid: Sorted<u16, u16>,
     /// Windowed counts by Xid.
-    pub(super) xid_counts: BTreeMap<u16, u32>,
+    pub(super) xid_counts: Sorted<u16, u32>,
     /// Last values of counters and flags.
-    pub(super) values: BTreeMap<Metric, f64>,
+    pub(super) values: Sorted<Metric, f64>,
     /// Counters judged by their rise within a span: value and time at its start.
-    pub(super) bases: BTreeMap<Metric, (f64, Timestamp)>,
+    pub(super) bases: Sorted<Metric, (f64, Timestamp)>,
     /// Health watches and their last verdict.
-    pub(super) health: BTreeMap<String, u8>,
+    pub(super) health: Sorted<Box<str>, u8>,
     pub(super) warm_since: Option<Timestamp>,
     pub(super) hot_since: Option<Timestamp>,
     /// It was seen cooler than the warning in this exporter start.
@@ -160,12 +165,12 @@ impl NodePart {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
-        let part: Self = serde_json::from_slice(bytes)?;
+        let part: Self = serde_json::from_slice(&packed::unpack(bytes)?)?;
         if part.format == FORMAT { Ok(part) } else { Err(RestoreError::Format { got: part.format }) }
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("every key of a map in it is text or a number, and no number is NaN")
+        packed::pack(&serde_json::to_vec(self).expect("every key of a map in it is text or a number, and no number is NaN"))
     }
 
     /// Takes what the caller knows of the node. Another boot is another start of everything on it.
@@ -256,6 +261,7 @@ impl NodePart {
             }
             self.gpus.swap_remove(oldest);
         }
+        self.gpus.reserve_exact(1);
         self.gpus.push(HeldGpu { swapped_at: Timestamp::EPOCH, ..HeldGpu::default() });
         Some(self.gpus.len() - 1)
     }

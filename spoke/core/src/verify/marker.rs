@@ -38,6 +38,12 @@ pub fn foreign(node: &NodeFacts) -> Option<String> {
     (!DRIVER_UPGRADE_AT_REST.contains(&upgrade)).then(|| format!("{DRIVER_UPGRADE}={upgrade}"))
 }
 
+/// Whether this annotation is one of those by which others say that they are at work. No other annotation of theirs is read.
+#[must_use]
+pub fn is_looked_at(annotation: &str) -> bool {
+    KEYS.iter().any(|(key, _)| *key == annotation)
+}
+
 /// The node's owner keeps us off: the label with any value but `false`.
 #[must_use]
 pub fn opted_out(node: &NodeFacts) -> bool {

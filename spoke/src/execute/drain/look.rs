@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
 use gpuheal_spoke_core::drain::{PodFacts, holds_gpu, pod};
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use super::super::api::Kube;
-use crate::watch::Nodes;
+use crate::watch::{NodeEntry, Nodes};
 
 /// Put on a node by Kubernetes' node lifecycle controller when its kubelet has not been heard of for 50 s.
 const TAINT_UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -72,9 +72,8 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
 pub(super) fn ready_by_owner(nodes: &Nodes) -> BTreeMap<String, u32> {
     let mut ready = BTreeMap::new();
     for pod in nodes.pods() {
-        let Some(facts) = pod_facts(&pod) else { continue };
-        if let (true, Some(owner)) = (facts.ready && !facts.deleting, facts.owner) {
-            *ready.entry(owner.uid).or_default() += 1;
+        if let (true, Some(owner)) = (pod.ready && !pod.deleting, &pod.owner) {
+            *ready.entry(owner.uid.clone()).or_default() += 1;
         }
     }
     ready
@@ -82,21 +81,23 @@ pub(super) fn ready_by_owner(nodes: &Nodes) -> BTreeMap<String, u32> {
 
 /// Whether the node's kubelet is not heard of: its pods do not go, however long they are waited for. One that says of itself
 /// that it is not ready lives, and ends its pods as any other.
-pub(super) fn kubelet_silent(node: &Node) -> bool {
-    let ready = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).find(|one| one.type_ == "Ready");
-    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    ready.is_some_and(|ready| ready.status == "Unknown") || taints.into_iter().any(|taint| taint.key == TAINT_UNREACHABLE)
+pub(super) fn kubelet_silent(node: &NodeEntry) -> bool {
+    node.condition("Ready") == Some("Unknown") || node.has_taint(TAINT_UNREACHABLE)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn node(ready: &str, taints: Value) -> Node {
+    fn node(ready: &str, taints: Value) -> Arc<NodeEntry> {
         let conditions = json!([{"type": "DiskPressure", "status": "Unknown"}, {"type": "Ready", "status": ready}]);
-        serde_json::from_value(json!({"metadata": {}, "spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
+        crate::testing::node_entry(
+            json!({"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}),
+        )
     }
 
     #[test]
@@ -106,6 +107,7 @@ mod tests {
         assert!(!kubelet_silent(&node("False", taint("node.kubernetes.io/not-ready"))));
         assert!(kubelet_silent(&node("Unknown", json!([]))));
         assert!(kubelet_silent(&node("False", taint(TAINT_UNREACHABLE))));
-        assert!(!kubelet_silent(&Node::default()), "a node that says nothing of itself yet");
+        let silent = crate::testing::node_entry(json!({"metadata": {"name": "n"}}));
+        assert!(!kubelet_silent(&silent), "a node that says nothing of itself yet");
     }
 }

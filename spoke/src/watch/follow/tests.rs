@@ -1,18 +1,16 @@
 //! A watch against a simulated API server.
 
-use k8s_openapi::api::core::v1::Node;
-use kube::{Client, config::Kubeconfig, runtime::reflector};
+use kube::config::Kubeconfig;
 use kubesim::{Config, KubeSim, build};
-use tokio::sync::mpsc;
 
 use super::*;
-use crate::watch::heard::NODES;
+use crate::watch::{NodeSeen, heard::NODES, tables};
 
 struct Watched {
     sim: KubeSim,
-    store: Store<Node>,
+    nodes: crate::watch::Nodes,
     heard: Arc<Heard>,
-    deleted: mpsc::UnboundedReceiver<String>,
+    touched: Arc<crate::watch::Touched>,
     cancel: CancellationToken,
 }
 
@@ -30,27 +28,21 @@ async fn watched(bookmark_every: Duration, resync: Duration) -> Watched {
     }
     let kubeconfig = Kubeconfig::from_yaml(&sim.kubeconfig_yaml()).unwrap();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
-    let (store, writer) = reflector::store();
-    let (heard, cancel) = (Heard::new(), CancellationToken::new());
-    let (gone, deleted) = mpsc::unbounded_channel();
-    let follow = Follow {
+    let (heard, cancel, touched) = (Heard::new(), CancellationToken::new(), crate::watch::Touched::new());
+    let (keep, _, nodes) = tables::keepers(tables::Ears::new(vec![Arc::clone(&touched)]));
+    let follow = Follow::<NodeSeen> {
         kind: NODES,
-        api: Api::<Node>::all(Client::try_from(config).unwrap()),
+        client: Client::try_from(config).unwrap(),
+        path: "/api/v1/nodes".to_owned(),
         labels: None,
         fields: None,
-        writer,
-        trim: |_| true,
-        seen: Box::new(move |event| {
-            if let Event::Delete(node) = event {
-                let _ = gone.send(node.metadata.name.clone().unwrap_or_default());
-            }
-        }),
+        keep: Box::new(keep),
         resync,
         shared: Shared { metrics: Metrics::new(), heard: Arc::clone(&heard), cancel: cancel.clone() },
     };
     tokio::spawn(follow.run());
-    let watched = Watched { sim, store, heard, deleted, cancel };
-    watched.until(|watched| watched.store.state().len() == 2 && watched.age().is_some()).await;
+    let watched = Watched { sim, nodes, heard, touched, cancel };
+    watched.until(|watched| watched.nodes.nodes().len() == 2 && watched.age().is_some()).await;
     watched
 }
 
@@ -99,17 +91,17 @@ async fn a_watch_that_stalls_grows_old_and_a_watch_that_is_cut_goes_on() {
     watched.sim.faults().drop_watches("nodes");
     watched.until_heard().await;
     watched.sim.store().create(build::gpu_node("n3", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
-    watched.until(|watched| watched.store.state().len() == 3).await;
+    watched.until(|watched| watched.nodes.nodes().len() == 3).await;
 }
 
 #[tokio::test]
 async fn what_vanished_between_two_lists_is_told_as_deleted() {
-    let mut watched = watched(Duration::from_secs(10), Duration::from_millis(50)).await;
+    let watched = watched(Duration::from_secs(10), Duration::from_millis(50)).await;
     let stall = watched.sim.faults().stall_watches("nodes");
     watched.sim.store().delete_now("nodes", "", "n1").unwrap();
     watched.sim.faults().remove(stall);
     watched.sim.faults().drop_watches("nodes");
-    let told = timeout(Duration::from_secs(120), watched.deleted.recv()).await.unwrap();
-    assert_eq!(told.as_deref(), Some("n1"));
-    watched.until(|watched| watched.store.state().len() == 1).await;
+    watched.until(|watched| watched.nodes.node("n1").is_none()).await;
+    assert!(watched.touched.take().contains("n1"));
+    assert_eq!(watched.nodes.nodes().len(), 1);
 }

@@ -39,7 +39,7 @@ pub(super) fn judge(gpu: &mut HeldGpu, readings: &Readings<'_>, look: &mut Look<
 fn one(gpu: &mut HeldGpu, watch: &str, code: &str, verdict: u8, look: &mut Look<'_, '_>) {
     let before = gpu.health.get(watch).copied();
     if gpu.health.len() < WATCHES_MAX || before.is_some() {
-        gpu.health.insert(watch.to_owned(), verdict);
+        gpu.health.insert(watch.into(), verdict);
     }
     if verdict == 0 {
         match before {

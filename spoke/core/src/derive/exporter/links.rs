@@ -23,7 +23,7 @@ pub(super) fn judge(gpu: &mut HeldGpu, readings: &Readings<'_>, look: &mut Look<
     let now = look.context.now;
     for (metric, class, code, limit, span) in LIMITS {
         let Some(value) = readings.value(metric) else { continue };
-        let (base, at) = *gpu.bases.entry(metric).or_insert((value, now));
+        let (base, at) = *gpu.bases.get_or_insert(metric, (value, now));
         let rise = value - base;
         if rise >= limit {
             let count = Some(rise.min(f64::from(u32::MAX)) as u32);

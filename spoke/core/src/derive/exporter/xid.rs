@@ -35,7 +35,7 @@ pub(super) fn gauge(gpu: &mut HeldGpu, readings: &Readings<'_>, look: &mut Look<
         }
     }
     if readings.xids.is_empty() && !readings.xid_in_doubt {
-        gpu.xid.entry(0).or_insert(0);
+        gpu.xid.get_or_insert(0, 0);
     }
     for (code, onset) in shown {
         let text = code.to_string();
@@ -59,5 +59,7 @@ pub(super) fn counts(gpu: &mut HeldGpu, readings: &Readings<'_>, look: &mut Look
     }
     gpu.xid_counts.clear();
     gpu.xid_counts.insert(COUNTED, 0);
-    gpu.xid_counts.extend(readings.counts.iter().copied().take(CODES_MAX));
+    for &(code, count) in readings.counts.iter().take(CODES_MAX) {
+        gpu.xid_counts.insert(code, count);
+    }
 }

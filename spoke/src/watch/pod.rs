@@ -1,0 +1,155 @@
+//! A GPU pod as it is kept: what an intent, a plan and the hub are told of it. Who evicts reads the pod itself again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use gpuheal_proto::kubernetes::LABEL_EVICT;
+use gpuheal_spoke_core::drain::{PodFacts, pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::{
+    pool::Pool,
+    resources::{gpu_count, is_gpu},
+    wire::{ClaimReference, Container, OwnerReference, PodSeen},
+};
+
+/// What pods have in common.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    texts: Pool<str>,
+    owners: Pool<Owner>,
+    resources: Pool<Vec<String>>,
+}
+
+/// The owner that controls a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A GPU pod. About 300 bytes.
+#[derive(Debug)]
+pub struct PodEntry {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID.
+    pub uid: Box<str>,
+    /// The node that it is bound to; empty while there is none.
+    pub node: Arc<str>,
+    /// Its address.
+    pub ip: Option<IpAddr>,
+    /// Who controls it.
+    pub owner: Option<Arc<Owner>>,
+    /// GPUs by the limits of its containers.
+    pub gpus: u32,
+    /// Its Ready condition is True.
+    pub ready: bool,
+    /// It is on its way out.
+    pub deleting: bool,
+    mirror: bool,
+    phase: Arc<str>,
+    evict: Option<Arc<str>>,
+    resources: Arc<Vec<String>>,
+    device_claims: Box<[Option<Box<str>>]>,
+    claims: Box<[Box<str>]>,
+}
+
+impl PodEntry {
+    /// What is kept of a pod; nothing of one that asks for no GPU, by resource or by claim.
+    pub(super) fn of(seen: PodSeen, pools: &mut Pools) -> Option<Self> {
+        if !holds_gpu(&seen) {
+            return None;
+        }
+        let PodSeen { metadata, spec, status } = seen;
+        let containers = spec.containers.as_deref().unwrap_or_default();
+        let all = containers.iter().chain(spec.init_containers.iter().flatten());
+        let mut resources: Vec<String> = all.flat_map(asked).collect();
+        resources.sort();
+        resources.dedup();
+        let limits = |container: &Container| gpu_count(container.resources.as_ref().and_then(|both| both.limits.as_ref()));
+        let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
+        let made = status.resource_claim_statuses.unwrap_or_default();
+        let ready = |all: &Vec<super::wire::Condition>| all.iter().any(|one| one.kind == "Ready" && one.status == "True");
+        Some(Self {
+            namespace: pools.texts.share(metadata.namespace.as_deref().unwrap_or_default()),
+            name: metadata.name.filter(|name| !name.is_empty())?.into(),
+            uid: metadata.uid.filter(|uid| !uid.is_empty())?.into(),
+            node: pools.texts.share(spec.node_name.as_deref().unwrap_or_default()),
+            ip: status.pod_ip.and_then(|ip| ip.parse().ok()),
+            owner: owner.map(|OwnerReference { kind, name, uid, .. }| pools.owners.share(Owner { kind, name, uid })),
+            gpus: containers.iter().map(limits).sum(),
+            ready: status.conditions.as_ref().is_some_and(ready),
+            deleting: metadata.deletion_timestamp.is_some(),
+            mirror: metadata.annotations.is_some_and(|all| all.mirror.is_some()),
+            phase: pools.texts.share(status.phase.as_deref().unwrap_or_default()),
+            evict: metadata.labels.and_then(|labels| labels.evict).map(|word| pools.texts.share(word.as_str())),
+            resources: pools.resources.share(resources),
+            device_claims: spec.resource_claims.into_iter().flatten().map(|claim| device_claim(claim, &made)).collect(),
+            claims: volume_claims(spec.volumes.unwrap_or_default()),
+        })
+    }
+
+    /// The pod as a drain is planned by. Its grace, its finalizers and its other labels are not kept.
+    #[must_use]
+    pub fn facts(&self) -> PodFacts {
+        let owner = |owner: &Arc<Owner>| pod::Owner { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() };
+        PodFacts {
+            namespace: self.namespace.to_string(),
+            name: self.name.to_string(),
+            uid: self.uid.to_string(),
+            node: self.node.to_string(),
+            phase: self.phase.to_string(),
+            owner: self.owner.as_ref().map(owner),
+            mirror: self.mirror,
+            deleting: self.deleting,
+            grace: None,
+            labels: self.evict.iter().map(|word| (LABEL_EVICT.to_owned(), word.to_string())).collect(),
+            resources: self.resources.iter().cloned().collect(),
+            device_claims: self.device_claims.iter().map(|claim| claim.as_deref().map(str::to_owned)).collect(),
+            claims: self.claims.iter().map(|claim| claim.to_string()).collect(),
+            ready: self.ready,
+            finalizers: Vec::new(),
+            gpu_uuids: BTreeSet::new(),
+        }
+    }
+}
+
+/// Whether a pod asks for GPUs, by resource or by claim.
+fn holds_gpu(pod: &PodSeen) -> bool {
+    let names = |container: &Container| {
+        let both = container.resources.iter().flat_map(|both| [both.limits.as_ref(), both.requests.as_ref()]);
+        both.flatten().any(|map| map.keys().any(|name| is_gpu(name)))
+    };
+    let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers).flatten();
+    pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) || containers.into_iter().any(names)
+}
+
+/// Extended resources that a container asks for: they have a domain in their name, and a request of 0 is none.
+fn asked(container: &Container) -> Vec<String> {
+    let both = container.resources.iter().flat_map(|both| [both.limits.as_ref(), both.requests.as_ref()]).flatten();
+    let extended = |(name, amount): &(&String, &Quantity)| name.contains('/') && amount.0 != "0";
+    both.flat_map(BTreeMap::iter).filter(extended).map(|(name, _)| name.clone()).collect()
+}
+
+/// The ResourceClaim behind an entry of the spec: named there, or in the status once it was made from its template.
+fn device_claim(claim: ClaimReference, made: &[ClaimReference]) -> Option<Box<str>> {
+    let of_template = || made.iter().find(|status| status.name == claim.name).and_then(|status| status.resource_claim_name.clone());
+    claim.resource_claim_name.clone().or_else(of_template).map(Into::into)
+}
+
+fn volume_claims(volumes: Vec<super::wire::Volume>) -> Box<[Box<str>]> {
+    volumes.into_iter().filter_map(|volume| Some(volume.persistent_volume_claim?.claim_name.into())).collect()
+}
+
+#[cfg(test)]
+mod tests;

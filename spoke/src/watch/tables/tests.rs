@@ -1,0 +1,55 @@
+//! What lists and events leave behind.
+
+use serde_json::json;
+
+use super::*;
+
+fn node(name: &str, uid: &str) -> NodeSeen {
+    serde_json::from_value(json!({"metadata": {"name": name, "uid": uid, "resourceVersion": "1"}})).unwrap()
+}
+
+fn pod(name: &str, node: &str, gpu: &str) -> PodSeen {
+    let spec = json!({"nodeName": node, "containers": [{"resources": {"limits": {gpu: "1"}}}]});
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-{node}")}, "spec": spec})).unwrap()
+}
+
+#[test]
+fn only_a_whole_list_removes_what_it_does_not_bring_and_that_is_told() {
+    let touched = Touched::new();
+    let (mut keep, _, nodes) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    keep.begin();
+    keep.put(node("a", "1"));
+    keep.put(node("b", "1"));
+    assert!(!nodes.listed.borrow().nodes);
+    keep.end();
+    assert!(nodes.listed.borrow().nodes);
+    let _ = touched.take();
+    // This one breaks off.
+    keep.begin();
+    keep.put(node("a", "2"));
+    assert_eq!(nodes.nodes().len(), 2);
+    keep.begin();
+    keep.put(node("a", "2"));
+    keep.end();
+    assert!(nodes.node("b").is_none() && nodes.shows("a", "2"));
+    assert_eq!(touched.take(), ["a".to_owned(), "b".to_owned()].into());
+}
+
+#[test]
+fn a_pod_is_found_by_its_node_and_leaves_it_when_another_of_its_name_is_elsewhere() {
+    let touched = Touched::new();
+    let (_, mut keep, nodes) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    keep.put(pod("a", "n1", "nvidia.com/gpu"));
+    keep.put(pod("b", "n1", "nvidia.com/gpu"));
+    keep.put(pod("c", "n1", "cpu"));
+    let names = |node: &str| nodes.pods_on(node).iter().map(|pod| pod.name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names("n1"), ["a", "b"]);
+    let _ = touched.take();
+    keep.put(pod("a", "n2", "nvidia.com/gpu"));
+    assert_eq!((names("n1"), names("n2")), (vec!["b".to_owned()], vec!["a".to_owned()]));
+    assert_eq!(touched.take(), ["n1".to_owned(), "n2".to_owned()].into(), "both nodes have changed");
+    // Another one of that name asks for no GPU.
+    keep.put(pod("a", "n2", "cpu"));
+    keep.remove(pod("b", "n1", "nvidia.com/gpu"));
+    assert!(nodes.pods().is_empty() && names("n1").is_empty() && names("n2").is_empty());
+}
