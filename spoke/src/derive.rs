@@ -24,6 +24,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke_core::{
     derive::{Held, NodePart, Outcome, Settings as Detect},
+    drain::{Unknown, Users},
     scrape::webhook,
 };
 use tokio::sync::{mpsc, watch};
@@ -34,7 +35,7 @@ use crate::{
     journal::{self, Journal, Submitted},
     link::Wanted,
     metrics::{self, Metrics},
-    ports::{Attachment, FaultView, Leadership, Standing},
+    ports::{Attachment, FaultView, GpuUsers, Leadership, Standing},
     settings::Settings,
     watch::{Nodes, Plugins, ServicePods, Touched},
 };
@@ -453,6 +454,13 @@ impl FaultView for Derive {
             Pure::Cleared => Standing::Cleared,
             Pure::Unknown => Standing::Unknown,
         }
+    }
+}
+
+impl GpuUsers for Derive {
+    fn users(&self, node: &NodeUid) -> Result<Users, Unknown> {
+        let settings = self.deps.settings.detect();
+        self.held.lock().expect("no holder of this lock panics").users(node, &settings, clock::wall())
     }
 }
 

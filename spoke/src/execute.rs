@@ -46,7 +46,7 @@ use crate::{
     events::Events,
     fence::{self, FenceStore},
     metrics::Metrics,
-    ports::{Attachment, Down, FaultView, Leadership, LocalConfig, Seen},
+    ports::{Attachment, Down, FaultView, GpuUsers, Leadership, LocalConfig, Seen},
     report::Reports,
     watch::Nodes,
 };
@@ -82,6 +82,8 @@ pub struct Deps {
     pub nodes: Nodes,
     /// How faults stand.
     pub faults: Arc<dyn FaultView>,
+    /// Which pods use which GPU.
+    pub users: Arc<dyn GpuUsers>,
     /// Do we lead?
     pub leadership: watch::Receiver<Leadership>,
     /// What is left of the Lease.

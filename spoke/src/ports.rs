@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use gpuheal_proto::{ids::FaultKey, link::v1};
+use gpuheal_proto::{
+    ids::{FaultKey, NodeUid},
+    link::v1,
+};
+use gpuheal_spoke_core::drain::{Unknown, Users};
 
 /// From the link to the hand: what the hub sent, unchecked.
 #[derive(Clone, Debug)]
@@ -54,6 +58,15 @@ pub enum Standing {
 pub trait FaultView: Send + Sync {
     /// How `key` stands now.
     fn standing(&self, key: &FaultKey) -> Standing;
+}
+
+/// What a drain that is about one GPU asks of derive.
+pub trait GpuUsers: Send + Sync {
+    /// Which pods use which GPU of the node, by its exporter.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    fn users(&self, node: &NodeUid) -> Result<Users, Unknown>;
 }
 
 /// From the link to everyone: is the hub there? A new `generation` asks the hand to report every status that is not acked

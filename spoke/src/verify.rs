@@ -4,11 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_proto::{
-    command::Command,
-    ids::FaultKey,
-    time::Timestamp,
-};
+use gpuheal_proto::{command::Command, ids::FaultKey, time::Timestamp};
 use gpuheal_spoke_core::{
     ceiling::Out,
     mark::NodeFacts,

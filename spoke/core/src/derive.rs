@@ -27,6 +27,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 
+use crate::drain::{Unknown, Users};
 use crate::scrape::{allocatable::Offer, conditions::Condition, dcgm::Page, kernel::KernelEvent, webhook::Webhook};
 pub use crate::verify::Standing;
 pub use exporter::{NoPage, Source};
@@ -243,6 +244,14 @@ impl Held {
     #[must_use]
     pub fn gpus(&self, uid: &NodeUid) -> Vec<GpuRef> {
         self.nodes.get(uid).map(NodePart::present).unwrap_or_default()
+    }
+
+    /// Which pods use which GPU of a node, by its exporter.
+    ///
+    /// # Errors
+    /// Why it is not known.
+    pub fn users(&self, uid: &NodeUid, settings: &Settings, now: Timestamp) -> Result<Users, Unknown> {
+        self.nodes.get(uid).ok_or(Unknown::NoPage)?.users(settings, now)
     }
 
     /// How each node's exporter is.

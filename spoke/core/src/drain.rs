@@ -5,6 +5,7 @@ pub mod admission;
 mod answer;
 pub mod device;
 pub mod pod;
+pub mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +17,11 @@ use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 pub use self::{
     answer::{Answer, Reply, backoff, classify},
     pod::PodFacts,
+    users::{Claims, Unknown, Users},
 };
 
+/// How the reason of a pod that is spared begins.
+pub const USES_ANOTHER: &str = "uses another GPU";
 /// GPU resources when the command names none.
 const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 /// Kubernetes' own default grace.
@@ -43,6 +47,8 @@ pub struct Rules<'a> {
     /// ResourceClaims, `namespace/name`, of which it is known that they are for no GPU. One that is not known counts as one
     /// that is.
     pub other_devices: &'a BTreeSet<String>,
+    /// UIDs of pods of which it was known when this drain began that they use another GPU, whatever is known now.
+    pub spared: &'a BTreeSet<String>,
 }
 
 /// Which pods go, in order, and which stay.
@@ -54,6 +60,8 @@ pub struct Plan {
     pub stateful: Vec<Planned>,
     /// Not ours to move, or not allowed.
     pub skipped: Vec<Skipped>,
+    /// Of those that are skipped because they use another GPU: their UIDs.
+    pub spared: BTreeSet<String>,
 }
 
 /// A pod that is to go.
@@ -94,6 +102,10 @@ pub fn plan(pods: Vec<PodFacts>, rules: &Rules<'_>) -> Plan {
     let mut plan = Plan::default();
     for pod in pods {
         match judge(&pod, rules) {
+            Verdict::Elsewhere(why) => {
+                plan.spared.insert(pod.uid.clone());
+                plan.skipped.push(Skipped { pod, why, holds_gpu: false });
+            }
             Verdict::NotOurs(why) => plan.skipped.push(Skipped { pod, why: why.to_owned(), holds_gpu: false }),
             Verdict::Stays(why) => plan.skipped.push(Skipped { pod, why, holds_gpu: true }),
             Verdict::Goes => {
@@ -111,6 +123,7 @@ pub fn plan(pods: Vec<PodFacts>, rules: &Rules<'_>) -> Plan {
 
 enum Verdict {
     NotOurs(&'static str),
+    Elsewhere(String),
     Stays(String),
     Goes,
 }
@@ -118,6 +131,9 @@ enum Verdict {
 fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
     if let Some(why) = not_ours(pod, rules) {
         return Verdict::NotOurs(why);
+    }
+    if let Some(why) = elsewhere(pod, rules) {
+        return Verdict::Elsewhere(why);
     }
     if pod.label(LABEL_EVICT) == Some("never") {
         return Verdict::Stays(format!("label {LABEL_EVICT}: never"));
@@ -141,8 +157,18 @@ fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
     if !holds_gpu(pod, rules.drain, rules.other_devices) {
         return Some("holds no GPU");
     }
-    let elsewhere = |uuid: &GpuUuid| !pod.gpu_uuids.is_empty() && !pod.gpu_uuids.contains(uuid.as_str());
-    rules.gpu.is_some_and(elsewhere).then_some("uses another GPU")
+    None
+}
+
+/// Known to use other GPUs than the faulty one, now or when the drain began.
+fn elsewhere(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
+    let gpu = rules.gpu?.as_str();
+    if !pod.gpu_uuids.is_empty() && !pod.gpu_uuids.contains(gpu) {
+        let others: Vec<_> = pod.gpu_uuids.iter().map(String::as_str).collect();
+        return Some(format!("{USES_ANOTHER}: {}", others.join(", ")));
+    }
+    (pod.gpu_uuids.is_empty() && rules.spared.contains(&pod.uid))
+        .then(|| format!("{USES_ANOTHER}, as was known when the drain began"))
 }
 
 /// The checks of a pod with storage: its namespace's word, its claims bound, not the only ready replica.
@@ -170,11 +196,15 @@ fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
 /// known that they are others.
 #[must_use]
 pub fn holds_gpu(pod: &PodFacts, drain: &Drain, other_devices: &BTreeSet<String>) -> bool {
-    let asked = |resource: &String| match drain.resource_prefixes.as_slice() {
+    pod.resources.iter().any(|resource| asks_for_gpu(resource, drain))
+        || pod.device_claims().any(|claim| claim.is_none_or(|claim| !other_devices.contains(&claim)))
+}
+
+fn asks_for_gpu(resource: &str, drain: &Drain) -> bool {
+    match drain.resource_prefixes.as_slice() {
         [] => RESOURCE_PREFIXES.iter().any(|prefix| resource.starts_with(prefix)),
         prefixes => prefixes.iter().any(|prefix| resource.starts_with(prefix.as_str())),
-    };
-    pod.resources.iter().any(asked) || pod.device_claims().any(|claim| claim.is_none_or(|claim| !other_devices.contains(&claim)))
+    }
 }
 
 /// Grace to ask for, in whole seconds: the pod's own, capped, never below one second.

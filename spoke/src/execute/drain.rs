@@ -5,6 +5,7 @@
 mod evict;
 mod jobs;
 mod look;
+mod scope;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,11 +14,8 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _};
-use gpuheal_proto::{
-    command::{Command, DeadlineOutcome, Drain, Step},
-    ids::GpuUuid,
-};
-use gpuheal_spoke_core::drain::{Plan, PodFacts, Rules, plan};
+use gpuheal_proto::command::{Command, DeadlineOutcome, Drain, Step};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Rules, plan};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -31,6 +29,7 @@ use tokio::{
 use self::{
     evict::Outcome,
     jobs::{Jobs, returns},
+    scope::Scope,
 };
 use super::{Ctx, guard::Halt, notify, run::Run};
 use crate::{
@@ -60,26 +59,27 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
     }
     let earlier = run.pods_before(index);
-    let (late, pods) = first_list(run, &mut events).await?.into_iter().partition::<Vec<_>, _>(|pod| came_later(&earlier, pod));
+    let (late, mut pods) = first_list(run, &mut events).await?.into_iter().partition::<Vec<_>, _>(|pod| came_later(&earlier, pod));
     let config = run.ctx.config();
-    // Reading ResourceClaims needs a right that the spoke does not ask for yet: until then each counts as a GPU's.
-    let other_devices = BTreeSet::new();
-    let storage = look::storage(&run.ctx.kube, &pods, drain, &other_devices).await;
+    let claims = look::claims(&run.ctx.kube, run.command.target.node.name.as_str(), &pods).await;
+    let scope = Scope::of(run.ctx, run.command, claims, &earlier);
+    scope.tell(&mut pods, drain);
+    let storage = look::storage(&run.ctx.kube, &pods, drain, scope.other_devices()).await;
     let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
-    let gpu: Option<GpuUuid> = run.command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
     let plan = plan(
         pods,
         &Rules {
             drain,
-            gpu: gpu.as_ref(),
+            gpu: scope.gpu(),
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &storage.allowed,
             bound_claims: &storage.bound,
             ready_by_owner: &ready_by_owner,
-            other_devices: &other_devices,
+            other_devices: scope.other_devices(),
+            spared: scope.spared(),
         },
     );
-    let skipped: Vec<PodRecord> = plan.skipped.iter().filter(|skipped| skipped.holds_gpu).map(jobs::skipped_record).collect();
+    let skipped: Vec<PodRecord> = plan.leftovers().map(jobs::skipped_record).collect();
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);
     late.into_iter().for_each(|pod| jobs.came_later(pod));
@@ -91,9 +91,12 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         outcome: drain.on_deadline,
         bypass: drain.allow_pdb_bypass,
         skipped,
+        spared: spared(&plan).collect(),
+        scope: scope.words(&plan),
         index,
     };
-    tracing::info!(command.id = %run.command.id, node.name = %run.command.target.node.name, pods = work.jobs.len(), "draining");
+    let (node, pods) = (&run.command.target.node.name, work.jobs.len());
+    tracing::info!(command.id = %run.command.id, node.name = %node, pods, scope = work.scope, "draining");
     let result = work.run(run, &mut events).await;
     while let Some(done) = work.calls.join_next().await {
         work.answered(run, done);
@@ -111,26 +114,36 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
     let Some(drain) = drain else { return Vec::new() };
     let pods = ctx.deps.nodes.pods_on(command.target.node.name.as_str());
     let config = ctx.config();
-    let gpu = command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
+    let scope = Scope::of(ctx, command, Claims::default(), &[]);
+    let mut pods: Vec<_> = pods.iter().map(|pod| pod.facts()).collect();
+    scope.tell(&mut pods, drain);
     let plan = plan(
-        pods.iter().map(|pod| pod.facts()).collect(),
+        pods,
         &Rules {
             drain,
-            gpu: gpu.as_ref(),
+            gpu: scope.gpu(),
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &BTreeSet::new(),
             bound_claims: &BTreeSet::new(),
             ready_by_owner: &BTreeMap::new(),
-            other_devices: &BTreeSet::new(),
+            other_devices: scope.other_devices(),
+            spared: scope.spared(),
         },
     );
     let stored = plan.leftovers().filter(|left| drain.include_stateful && !left.pod.claims.is_empty()).map(|left| &left.pod);
-    plan.planned().map(|planned| &planned.pod).chain(stored).take(EXPECTED_MAX).map(jobs::planned_record).collect()
+    let go = plan.planned().map(|planned| &planned.pod).chain(stored).map(jobs::planned_record);
+    go.chain(spared(&plan)).take(EXPECTED_MAX).collect()
+}
+
+/// Records of those that are left alone since they use another GPU.
+fn spared(plan: &Plan) -> impl Iterator<Item = PodRecord> {
+    plan.skipped.iter().filter(|skipped| plan.spared.contains(&skipped.pod.uid)).map(jobs::skipped_record)
 }
 
 /// Those of `earlier` that were to go and that the plan does not know any more.
 fn gone_before(earlier: Vec<PodRecord>, plan: &Plan) -> Vec<PodRecord> {
-    let here: BTreeSet<&str> = plan.planned().map(|one| &one.pod).chain(plan.leftovers().map(|one| &one.pod)).map(uid).collect();
+    let stays = plan.leftovers().map(|one| &one.pod).map(uid).chain(plan.spared.iter().map(String::as_str));
+    let here: BTreeSet<&str> = plan.planned().map(|one| &one.pod).map(uid).chain(stays).collect();
     let went = earlier.into_iter().filter(|pod| pod.state != "skipped" && !here.contains(pod.uid.as_str()));
     went.map(|pod| PodRecord { state: "gone".to_owned(), reason: String::new(), ..pod }).collect()
 }
@@ -151,6 +164,10 @@ struct Work {
     outcome: DeadlineOutcome,
     bypass: bool,
     skipped: Vec<PodRecord>,
+    /// Pods that use another GPU.
+    spared: Vec<PodRecord>,
+    /// What became of the wish to drain one GPU alone.
+    scope: String,
     /// Pods that went while somebody else was at work on this drain.
     gone_before: Vec<PodRecord>,
     index: usize,
@@ -243,7 +260,7 @@ impl Work {
     }
 
     fn records(&self) -> Vec<PodRecord> {
-        let others = self.skipped.iter().chain(&self.gone_before).cloned();
+        let others = self.skipped.iter().chain(&self.spared).chain(&self.gone_before).cloned();
         self.jobs.records().into_iter().chain(others).collect()
     }
 
@@ -253,6 +270,9 @@ impl Work {
         let stuck = self.jobs.stuck();
         let before = self.gone_before.len();
         let mut message = format!("{} of {} pods gone", self.jobs.gone() + before, self.jobs.len() + before);
+        if !self.scope.is_empty() {
+            message = format!("{message} ({})", self.scope);
+        }
         let returned = self.jobs.returned();
         if !returned.is_empty() {
             message = format!("{message}; {returned} came to this node meanwhile and are left alone");

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn anothers_cordon_is_not_ours() {
         let node = node(json!({
-            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5", 
+            "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "5",
                 "managedFields": [{"manager": "kubectl-cordon", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]},
             "spec": {"unschedulable": true},
         }));

@@ -6,14 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use gpuheal_proto::kubernetes::LABEL_EVICT;
+use gpuheal_proto::{kubernetes::LABEL_EVICT, time::Timestamp};
 use gpuheal_spoke_core::drain::{PodFacts, pod};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{
     pool::Pool,
     resources::{gpu_count, is_gpu},
-    wire::{ClaimReference, Container, OwnerReference, PodSeen},
+    wire::{ClaimReference, Container, OwnerReference, PodSeen, moment},
 };
 
 /// What pods have in common.
@@ -21,7 +20,7 @@ use super::{
 pub(super) struct Pools {
     texts: Pool<str>,
     owners: Pool<Owner>,
-    resources: Pool<Vec<String>>,
+    resources: Pool<BTreeMap<String, u64>>,
 }
 
 /// The owner that controls a pod.
@@ -59,7 +58,9 @@ pub struct PodEntry {
     mirror: bool,
     phase: Arc<str>,
     evict: Option<Arc<str>>,
-    resources: Arc<Vec<String>>,
+    /// What its containers ask for of extended resources.
+    resources: Arc<BTreeMap<String, u64>>,
+    started: Option<Timestamp>,
     device_claims: Box<[Option<Box<str>>]>,
     claims: Box<[Box<str>]>,
 }
@@ -72,10 +73,7 @@ impl PodEntry {
         }
         let PodSeen { metadata, spec, status } = seen;
         let containers = spec.containers.as_deref().unwrap_or_default();
-        let all = containers.iter().chain(spec.init_containers.iter().flatten());
-        let mut resources: Vec<String> = all.flat_map(asked).collect();
-        resources.sort();
-        resources.dedup();
+        let resources = together(containers, spec.init_containers.as_deref().unwrap_or_default());
         let limits = |container: &Container| gpu_count(container.resources.as_ref().and_then(|both| both.limits.as_ref()));
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
         let made = status.resource_claim_statuses.unwrap_or_default();
@@ -94,6 +92,7 @@ impl PodEntry {
             phase: pools.texts.share(status.phase.as_deref().unwrap_or_default()),
             evict: metadata.labels.and_then(|labels| labels.evict).map(|word| pools.texts.share(word.as_str())),
             resources: pools.resources.share(resources),
+            started: status.start_time.as_ref().map(moment),
             device_claims: spec.resource_claims.into_iter().flatten().map(|claim| device_claim(claim, &made)).collect(),
             claims: volume_claims(spec.volumes.unwrap_or_default()),
         })
@@ -114,7 +113,9 @@ impl PodEntry {
             deleting: self.deleting,
             grace: None,
             labels: self.evict.iter().map(|word| (LABEL_EVICT.to_owned(), word.to_string())).collect(),
-            resources: self.resources.iter().cloned().collect(),
+            resources: self.resources.keys().cloned().collect(),
+            amounts: BTreeMap::clone(&self.resources),
+            started: self.started,
             device_claims: self.device_claims.iter().map(|claim| claim.as_deref().map(str::to_owned)).collect(),
             claims: self.claims.iter().map(|claim| claim.to_string()).collect(),
             ready: self.ready,
@@ -134,11 +135,24 @@ fn holds_gpu(pod: &PodSeen) -> bool {
     pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) || containers.into_iter().any(names)
 }
 
-/// Extended resources that a container asks for: they have a domain in their name, and a request of 0 is none.
-fn asked(container: &Container) -> Vec<String> {
+/// What containers ask for of extended resources: those that run together at once, those before them alone.
+fn together(containers: &[Container], init: &[Container]) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for (name, amount) in containers.iter().flat_map(asked) {
+        *all.entry(name).or_default() += amount;
+    }
+    for (name, amount) in init.iter().flat_map(asked) {
+        let most = all.entry(name).or_default();
+        *most = amount.max(*most);
+    }
+    all
+}
+
+/// Extended resources have a domain in their name; a request of 0 is none, and one that cannot be read is one of 0.
+fn asked(container: &Container) -> BTreeMap<String, u64> {
     let both = container.resources.iter().flat_map(|both| [both.limits.as_ref(), both.requests.as_ref()]).flatten();
-    let extended = |(name, amount): &(&String, &Quantity)| name.contains('/') && amount.0 != "0";
-    both.flat_map(BTreeMap::iter).filter(extended).map(|(name, _)| name.clone()).collect()
+    let extended = both.flat_map(BTreeMap::iter).filter(|(name, amount)| name.contains('/') && amount.0 != "0");
+    extended.map(|(name, amount)| (name.clone(), amount.0.parse().unwrap_or(0))).collect()
 }
 
 /// The ResourceClaim behind an entry of the spec: named there, or in the status once it was made from its template.

@@ -3,6 +3,7 @@
 mod answers;
 mod course;
 mod deadline;
+mod one_gpu;
 mod returns;
 mod stuck;
 
@@ -17,7 +18,7 @@ use crate::{
 
 pub(crate) fn claims() -> Vec<Claim<World>> {
     // First, what waits longest: for half a minute past a pod's grace.
-    [stuck::claims(), course::claims(), answers::claims(), deadline::claims(), returns::claims()].concat()
+    [stuck::claims(), course::claims(), answers::claims(), deadline::claims(), one_gpu::claims(), returns::claims()].concat()
 }
 
 /// A drain of `n1` under way, and its budget has said no.

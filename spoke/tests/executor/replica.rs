@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use gpuheal_proto::{
     command::Command,
-    ids::{ClusterId, CommandId, FaultKey, ReplicaId},
+    ids::{ClusterId, CommandId, FaultKey, NodeUid, ReplicaId},
     kubernetes::LEASE,
     link::v1,
 };
@@ -18,9 +18,10 @@ use gpuheal_spoke::{
     elector::{self, Elector, ElectorHandle},
     execute::{Deps, Hand, dates},
     metrics::Metrics,
-    ports::{Attachment, Down, FaultView, LocalConfig, Seen, Standing},
+    ports::{Attachment, Down, FaultView, GpuUsers, LocalConfig, Seen, Standing},
     watch::{self as cluster, Nodes},
 };
+use gpuheal_spoke_core::drain::{Unknown, Users};
 use testkube::settled;
 use tokio::{
     sync::{mpsc, watch},
@@ -43,11 +44,22 @@ impl FaultView for Faults {
     }
 }
 
+/// What the claim's exporter says of who uses which GPU.
+#[derive(Debug)]
+pub(crate) struct Exporter(pub(crate) Mutex<Result<Users, Unknown>>);
+
+impl GpuUsers for Exporter {
+    fn users(&self, _: &NodeUid) -> Result<Users, Unknown> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
 /// One replica.
 pub(crate) struct Spoke {
     pub(crate) down: mpsc::Sender<Down>,
     up: mpsc::Receiver<v1::CommandStatus>,
     pub(crate) faults: Arc<Faults>,
+    pub(crate) exporter: Arc<Exporter>,
     pub(crate) clock: Arc<HubClock>,
     pub(crate) config: watch::Sender<LocalConfig>,
     pub(crate) attachment: watch::Sender<Attachment>,
@@ -93,6 +105,7 @@ impl Spoke {
         let (attachment, attachment_rx) = watch::channel(Attachment { generation: Some(1), hub_term: 1, report_again: 0 });
         let (seen_tx, seen) = watch::channel(Seen::default());
         let faults = Arc::new(Faults(Mutex::new(Standing::Present)));
+        let exporter = Arc::new(Exporter(Mutex::new(Err(Unknown::NoPage))));
         let nodes = views.nodes.clone();
         let deps = Deps {
             client,
@@ -103,6 +116,7 @@ impl Spoke {
             clock: Arc::clone(&clock),
             nodes: views.nodes,
             faults: faults.clone(),
+            users: exporter.clone(),
             leadership,
             elector: elector.clone(),
             config: config_rx,
@@ -112,7 +126,7 @@ impl Spoke {
             metrics,
         };
         let task = tokio::spawn(Hand::run(deps, down_rx, up_tx, stop.clone()));
-        Self { down, up, faults, clock, config, attachment, elector, seen, nodes, stop, task }
+        Self { down, up, faults, exporter, clock, config, attachment, elector, seen, nodes, stop, task }
     }
 
     /// Starts one and waits until it carries out commands.

@@ -153,11 +153,11 @@ impl World {
         if answer.code == 404 { None } else { Some(answer.expect(200).json) }
     }
 
-    async fn post(&self, path: &str, body: &Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
         raw::post(&self.admin, path, body).await.expect(201).json
     }
 
-    async fn merge(&self, path: &str, patch: &Value) -> Answer {
+    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Answer {
         raw::patch(&self.admin, path, raw::MERGE_PATCH, patch).await.expect(200)
     }
 

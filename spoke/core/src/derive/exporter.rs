@@ -91,6 +91,7 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
     }
     part.exporter.page_at = Some(now);
     part.exporter.none_since = None;
+    remember_users(part, &places, page, now);
     page_is_good(part, context);
     let mut later = Vec::new();
     for ((at, row), readings) in places.iter().zip(&page.gpus).zip(&all) {
@@ -107,11 +108,23 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
 
 /// Takes the page's GPUs in and nothing else.
 pub(super) fn learn(part: &mut NodePart, page: &Page<'_>, context: &mut Context<'_>) {
-    for row in &page.gpus {
-        if let Some(at) = part.place(row, context.now) {
-            part.gpus[at].seen_at = context.now;
+    let places: Vec<Option<usize>> = page.gpus.iter().map(|row| part.place(row, context.now)).collect();
+    places.iter().flatten().for_each(|&at| part.gpus[at].seen_at = context.now);
+    remember_users(part, &places, page, context.now);
+}
+
+/// Which pods use which GPU. One that the page does not show has no users that anybody knows of.
+fn remember_users(part: &mut NodePart, places: &[Option<usize>], page: &Page<'_>, now: Timestamp) {
+    let mut shown = places.iter().zip(&page.gpus).filter_map(|(at, row)| Some(((*at)?, row))).collect::<Vec<_>>();
+    shown.sort_by_key(|(at, _)| *at);
+    let mut shown = shown.into_iter().peekable();
+    for (at, gpu) in part.gpus.iter_mut().enumerate() {
+        match shown.next_if(|(place, _)| *place == at) {
+            Some((_, row)) => gpu.used_by(row),
+            None => gpu.users = Box::default(),
         }
     }
+    part.exporter.users_at = Some(now);
 }
 
 /// Takes in that there is no page.

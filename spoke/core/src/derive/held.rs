@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize};
 use super::known::{Context, Faults};
 use super::outcome::EvidenceState;
 use super::packed;
+use super::settings::Settings;
 use super::sorted::Sorted;
+use super::workload;
+use crate::drain::{Unknown, Users};
 use crate::scrape::{conditions::FirstBad, dcgm::GpuRow, metric::Metric};
 
 /// Most nodes of a cluster: Kubernetes is made for 5,000; three times that for those that come and go.
@@ -91,6 +94,9 @@ pub(super) struct Exporter {
     pub(super) pulse: Option<u64>,
     /// Signals that it does not have.
     pub(super) lacks: Vec<Metric>,
+    /// The page that says which pods use which GPU. Not journaled: after a restart the next page says it.
+    #[serde(skip)]
+    pub(super) users_at: Option<Timestamp>,
 }
 
 /// The node object.
@@ -140,6 +146,9 @@ pub(super) struct HeldGpu {
     /// Clock of its multiprocessors when it became hot.
     pub(super) clock_when_hot: Option<f64>,
     pub(super) idle_since: Option<Timestamp>,
+    /// Pods that use it, as `namespace/name`, by the last page. Not journaled, as above.
+    #[serde(skip)]
+    pub(super) users: Box<[Box<str>]>,
 }
 
 impl NodePart {
@@ -216,6 +225,17 @@ impl NodePart {
     /// The GPUs that the last page had.
     pub(super) fn present(&self) -> Vec<GpuRef> {
         self.gpus.iter().filter(|gpu| gpu.missing == 0).map(|gpu| gpu.gpu.clone()).collect()
+    }
+
+    /// Which pods use which GPU, by a page that is young enough.
+    pub(super) fn users(&self, settings: &Settings, now: Timestamp) -> Result<Users, Unknown> {
+        let page = self.exporter.users_at.filter(|page| now.since(*page) <= settings.stale_after).ok_or(Unknown::NoPage)?;
+        let mut users = Users::new(page);
+        for gpu in self.gpus.iter().filter(|gpu| gpu.missing == 0) {
+            let Some(uuid) = &gpu.gpu.uuid else { continue };
+            gpu.users.iter().for_each(|pod| users.uses(pod, uuid.as_str()));
+        }
+        if users.is_empty() { Err(Unknown::NamesNoPods) } else { Ok(users) }
     }
 
     /// The GPU that another source names. By slot or UUID and never by index, which a reboot may change.
@@ -315,6 +335,15 @@ pub(super) fn is_exporters(witness: Witness, class: FaultClass) -> bool {
 }
 
 impl HeldGpu {
+    /// Takes in which pods the page names on it.
+    pub(super) fn used_by(&mut self, row: &GpuRow<'_>) {
+        // A pod on two slices, or in two containers, is one.
+        let pods: BTreeSet<String> = row.workloads.iter().map(|one| workload::join(one.namespace, one.pod)).collect();
+        if !self.users.iter().map(|known| &**known).eq(pods.iter().map(String::as_str)) {
+            self.users = pods.into_iter().map(Into::into).collect();
+        }
+    }
+
     pub(super) fn forget(&mut self) {
         self.xid.clear();
         self.xid_counts.clear();

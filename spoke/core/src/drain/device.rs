@@ -24,6 +24,14 @@ pub fn is_other(claim: &Value) -> bool {
     !requests.is_empty() && requests.iter().all(|request| classes(request).is_some_and(|all| all.into_iter().all(is_other_class)))
 }
 
+/// Pool and device of each GPU that was given to this ResourceClaim; `None` while nothing was.
+#[must_use]
+pub fn gpus(claim: &Value) -> Option<Vec<(&str, &str)>> {
+    let given = claim.pointer("/status/allocation/devices/results").and_then(Value::as_array).filter(|all| !all.is_empty())?;
+    let ours = given.iter().filter(|result| result["driver"] == GPU_DRIVER);
+    ours.map(|result| Some((result["pool"].as_str()?, result["device"].as_str()?))).collect()
+}
+
 /// The classes that a request may be met from; `None` when it names none. v1 has them in `exactly` or `firstAvailable`,
 /// v1beta1 in the request itself.
 fn classes(request: &Value) -> Option<Vec<&str>> {

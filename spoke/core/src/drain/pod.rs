@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use gpuheal_proto::time::{Timestamp, parse_rfc3339};
 use serde_json::Value;
 
 /// What we read of a pod.
@@ -32,6 +33,10 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// Names of extended resources that any container asks for.
     pub resources: BTreeSet<String>,
+    /// How much of each its containers ask for together; a number that cannot be read is left out.
+    pub amounts: BTreeMap<String, u64>,
+    /// When its kubelet took it on.
+    pub started: Option<Timestamp>,
     /// Names of the ResourceClaims that it shares devices by; `None` for one that is made from a template and not known yet.
     pub device_claims: Vec<Option<String>>,
     /// Names of its PersistentVolumeClaims.
@@ -110,6 +115,8 @@ impl PodFacts {
             grace: pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_u64).map(Duration::from_secs),
             labels: pod.pointer("/metadata/labels").and_then(Value::as_object).map(labels).unwrap_or_default(),
             resources: array("/spec/initContainers").iter().chain(array("/spec/containers")).flat_map(resources).collect(),
+            amounts: amounts(array("/spec/containers"), array("/spec/initContainers")),
+            started: parse_rfc3339(&text("/status/startTime")).ok(),
             device_claims: array("/spec/resourceClaims").iter().map(|claim| device_claim(pod, claim)).collect(),
             claims: array("/spec/volumes").iter().filter_map(claim).collect(),
             ready: array("/status/conditions").iter().any(|c| c["type"] == "Ready" && c["status"] == "True"),
@@ -159,6 +166,26 @@ fn finalizer(pod: &Value, name: &str) -> Finalizer {
 
 fn labels(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {
     map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+/// Containers run together and have theirs at once; those before them run alone, and may be given what comes free again.
+fn amounts(containers: &[Value], init: &[Value]) -> BTreeMap<String, u64> {
+    let of = |container: &Value| -> BTreeMap<String, u64> {
+        let amount = |name: &String| {
+            let asked = ["requests", "limits"].iter().filter_map(|kind| container["resources"][kind][name].as_str()?.parse().ok());
+            asked.max()
+        };
+        resources(container).iter().filter_map(|name| Some((name.clone(), amount(name)?))).collect()
+    };
+    let mut all = BTreeMap::new();
+    for (name, amount) in containers.iter().flat_map(of) {
+        *all.entry(name).or_default() += amount;
+    }
+    for (name, amount) in init.iter().flat_map(of) {
+        let most = all.entry(name).or_default();
+        *most = amount.max(*most);
+    }
+    all
 }
 
 /// Extended resources have a domain in their name; a request of 0 is none. Limits count too: for extended resources the

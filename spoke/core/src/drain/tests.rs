@@ -38,6 +38,7 @@ fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
             bound_claims: &bound,
             ready_by_owner: &BTreeMap::from([("o1".to_owned(), 2), ("alone".to_owned(), 1)]),
             other_devices: &BTreeSet::from(["ml/nic-1".to_owned(), "ml/nic-2".to_owned()]),
+            spared: &BTreeSet::new(),
         },
     )
 }
@@ -130,9 +131,10 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
     let gpu = GpuUuid::parse("GPU-1").unwrap();
     let gpuheal_proto::command::Step::Drain(drain) = testing::drain() else { unreachable!() };
     let on = |name: &str, uuid: &str| PodFacts { gpu_uuids: BTreeSet::from([uuid.to_owned()]), ..plain(name) };
+    let known_before = BTreeSet::from(["uid-before".to_owned(), "uid-moved".to_owned()]);
     let none = BTreeSet::new();
     let plan = plan(
-        vec![on("mine", "GPU-1"), on("other", "GPU-2"), plain("unknown")],
+        vec![on("mine", "GPU-1"), on("other", "GPU-2"), plain("unknown"), plain("before"), on("moved", "GPU-1")],
         &Rules {
             drain: &drain,
             gpu: Some(&gpu),
@@ -141,9 +143,14 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
             bound_claims: &none,
             ready_by_owner: &BTreeMap::new(),
             other_devices: &none,
+            spared: &known_before,
         },
     );
-    assert_eq!(names(&plan.stateless), ["mine", "unknown"]);
+    assert_eq!(names(&plan.stateless), ["mine", "moved", "unknown"]);
+    assert_eq!(plan.spared, BTreeSet::from(["uid-before".to_owned(), "uid-other".to_owned()]));
+    let why: Vec<_> = plan.skipped.iter().map(|skipped| skipped.why.as_str()).collect();
+    assert_eq!(why, ["uses another GPU: GPU-2", "uses another GPU, as was known when the drain began"]);
+    assert_eq!(plan.leftovers().count(), 0, "they do not keep the faulty GPU busy");
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 pub(super) mod returns;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, backoff, grace_secs};
 use k8s_openapi::api::core::v1::Pod;
@@ -70,6 +73,8 @@ pub(super) struct Jobs {
     grace_max: Duration,
     dirty: bool,
     returns: Returns,
+    /// Pods that the plan leaves where they are: they have not come back, whoever their owner is.
+    stay: BTreeSet<String>,
     relist: Option<Vec<String>>,
 }
 
@@ -102,6 +107,7 @@ impl Jobs {
             grace_max,
             dirty: false,
             returns: Returns::default(),
+            stay: plan.skipped.iter().map(|skipped| skipped.pod.uid.clone()).collect(),
             relist: None,
         }
     }
@@ -263,6 +269,7 @@ impl Jobs {
                 }
                 job.pod = facts;
             }
+            None if self.stay.contains(&facts.uid) => return,
             None => {
                 let Some(owner) = &facts.owner else { return };
                 let same_owner = |job: &Job| job.pod.owner.as_ref().is_some_and(|known| known.uid == owner.uid);

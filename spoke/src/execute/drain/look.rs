@@ -4,15 +4,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{PodFacts, holds_gpu, pod};
+use gpuheal_spoke_core::drain::{Claims, PodFacts, holds_gpu, pod, users};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
-use kube::Api;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, ListParams},
+};
+use serde_json::Value;
 
-use super::super::api::Kube;
+use super::super::api::{Error, Kube};
 use crate::watch::{NodeEntry, Nodes};
 
 /// Put on a node by Kubernetes' node lifecycle controller when its kubelet has not been heard of for 50 s.
 const TAINT_UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+/// ResourceSlices of one node that are read: a driver has one for 128 devices.
+const SLICES_MAX: u32 = 64;
 
 /// What is known of storage.
 #[derive(Debug, Default)]
@@ -26,6 +33,57 @@ pub(super) struct Storage {
 /// A pod from the API's type.
 pub(super) fn pod_facts(pod: &Pod) -> Option<PodFacts> {
     pod::PodFacts::from_json(&serde_json::to_value(pod).ok()?)
+}
+
+/// Asks which devices the pods' ResourceClaims were given: each claim by its name, and once the node's own ResourceSlices, which
+/// name the GPU behind a device. Asked only where a pod has a claim. A right that we were not given leaves it unknown.
+pub(super) async fn claims(kube: &Kube, node: &str, pods: &[PodFacts]) -> Claims {
+    let names: BTreeSet<(String, String)> = pods
+        .iter()
+        .flat_map(|pod| pod.device_claims.iter().flatten().map(|claim| (pod.namespace.clone(), claim.clone())))
+        .collect();
+    let mut known = Claims::default();
+    if names.is_empty() {
+        return known;
+    }
+    let slices = slices(kube, node).await.unwrap_or_else(|error| {
+        tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "resource slices not read, GPUs behind claims are not known");
+        Vec::new()
+    });
+    let devices = users::devices(&slices);
+    for (namespace, name) in names {
+        let api = Api::<DynamicObject>::namespaced_with(kube.client(), &namespace, &resource("ResourceClaim", "resourceclaims"));
+        match kube.call("get resource claim", api.get(&name)).await {
+            Ok(claim) => known.take(&format!("{namespace}/{name}"), &json(&claim), &devices),
+            Err(error) => {
+                let error = gpuheal_proto::chain::chain(&error);
+                tracing::warn!(namespace, claim = name, %error, "resource claim not read, it counts as one for a GPU");
+            }
+        }
+    }
+    known
+}
+
+/// The node's ResourceSlices: one or two of each driver.
+async fn slices(kube: &Kube, node: &str) -> Result<Vec<Value>, Error> {
+    let api = Api::<DynamicObject>::all_with(kube.client(), &resource("ResourceSlice", "resourceslices"));
+    let params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(SLICES_MAX);
+    let list = kube.call("list resource slices", api.list(&params)).await?;
+    Ok(list.items.iter().map(json).collect())
+}
+
+fn resource(kind: &str, plural: &str) -> ApiResource {
+    ApiResource {
+        group: "resource.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "resource.k8s.io/v1".to_owned(),
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    }
+}
+
+fn json(object: &DynamicObject) -> Value {
+    serde_json::to_value(object).unwrap_or_default()
 }
 
 /// Asks about the storage of those pods that have some.

@@ -63,7 +63,8 @@ fn maps_and_fields_that_a_node_lacks_are_known_to_be_lacking() {
 
 #[test]
 fn a_mark_is_seen_by_our_label_and_by_our_taint_and_by_nothing_like_them() {
-    let taint = |key: &str, effect: &str| json!({"taints": [{"key": "other", "effect": "NoExecute"}, {"key": key, "effect": effect}]});
+    let taint =
+        |key: &str, effect: &str| json!({"taints": [{"key": "other", "effect": "NoExecute"}, {"key": key, "effect": effect}]});
     let cases = [
         (json!({}), json!({}), false),
         (json!({LABEL_STATUS: "faulty"}), json!({}), true),

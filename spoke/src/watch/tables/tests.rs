@@ -10,7 +10,8 @@ fn node(name: &str, uid: &str) -> NodeSeen {
 
 fn pod(name: &str, node: &str, gpu: &str) -> PodSeen {
     let spec = json!({"nodeName": node, "containers": [{"resources": {"limits": {gpu: "1"}}}]});
-    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-{node}")}, "spec": spec})).unwrap()
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-{node}")}, "spec": spec}))
+        .unwrap()
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn offered(kind: &ResourceKind, path: &str) -> bool {
             "status.nominatedNodeName",
         ],
         "nodes" => &["spec.unschedulable"],
+        name if name.starts_with("resourceslices") => &["spec.nodeName", "spec.driver"],
         "events" => &[
             "involvedObject.kind",
             "involvedObject.namespace",

@@ -214,3 +214,27 @@ fn a_watch_that_passes_after_a_restart_of_its_host_engine_clears_nothing() {
     scene.page(&[row(0)]);
     assert_eq!(scene.state(&fault), EvidenceState::Stale);
 }
+
+#[test]
+fn which_pods_use_which_gpu_is_known_by_a_fresh_page_that_names_pods() {
+    let used = |index: u8, pod: &str| {
+        gpu(index).labelled("DCGM_FI_DEV_XID_ERRORS", &format!(",container=\"c\",namespace=\"ml\",pod=\"{pod}\""), 0)
+    };
+    let mut scene = Scene::new();
+    let users = |scene: &Scene| scene.held.users(&scene.node.uid, &scene.settings, scene.now);
+    assert_eq!(users(&scene), Err(Unknown::NoPage));
+    scene.page(&[gpu(0).xid(0)]);
+    assert_eq!(users(&scene), Err(Unknown::NamesNoPods), "an exporter without the mapping");
+    scene.page(&[used(0, "a"), used(1, "b"), gpu(2).xid(0)]);
+    let mut want = Users::new(scene.now);
+    want.uses("ml/a", &uuid(0));
+    want.uses("ml/b", &uuid(1));
+    assert_eq!(users(&scene), Ok(want));
+    scene.page(&[used(0, "c"), gpu(2).xid(0)]);
+    let mut want = Users::new(scene.now);
+    want.uses("ml/c", &uuid(0));
+    assert_eq!(users(&scene), Ok(want), "of a GPU without rows nothing is known");
+    let stale = scene.settings.stale_after.as_secs() + 1;
+    scene.wait_s(stale);
+    assert_eq!(users(&scene), Err(Unknown::NoPage));
+}

@@ -1,0 +1,138 @@
+//! Which pods use which GPU, as far as somebody has told: an exporter by the pod labels of its rows, a ResourceClaim by the
+//! devices that it was given. Pure.
+//!
+//! Of a pod either every GPU is known or nothing: one of which a part is missing may well use the faulty one. What nobody
+//! has told, or told before the pod began, is not known; who does not know must take a pod for one that uses the GPU.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpuheal_proto::{command::Drain, time::Timestamp};
+use serde_json::Value;
+
+use super::{PodFacts, asks_for_gpu, device};
+
+/// A page says of a pod what was so for its predecessor of that name until the kubelet has given the GPUs out, the exporter has
+/// asked it, and both clocks are taken for one.
+const SETTLED_AFTER: Duration = Duration::from_secs(60);
+/// Where a slice of a GPU names the whole one, and where a GPU names itself.
+const ATTRIBUTES: [&str; 2] = ["parentUUID", "uuid"];
+
+/// Pods by what an exporter says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Users {
+    /// Of which moment it is.
+    as_of: Timestamp,
+    /// UUIDs by `namespace/name`.
+    by_pod: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Why it is not known who uses a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// No page of the node's exporter that is young enough.
+    #[error("the node's exporter has given no fresh page")]
+    NoPage,
+    /// No row names one: the exporter was started without the mapping, or no pod uses a GPU.
+    #[error("the node's exporter names no pods")]
+    NamesNoPods,
+}
+
+impl Users {
+    /// Of this moment; nobody uses anything yet.
+    #[must_use]
+    pub const fn new(as_of: Timestamp) -> Self {
+        Self { as_of, by_pod: BTreeMap::new() }
+    }
+
+    /// A pod, as `namespace/name`, uses a GPU.
+    pub fn uses(&mut self, pod: &str, gpu: &str) {
+        self.by_pod.entry(pod.to_owned()).or_default().insert(gpu.to_owned());
+    }
+
+    /// Whether it names no pod at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_pod.is_empty()
+    }
+
+    /// The GPUs of a pod by its resources: all of them, or nothing.
+    fn of(&self, pod: &PodFacts, count: u64) -> Option<BTreeSet<String>> {
+        let began = pod.started?;
+        if self.as_of < began.after(SETTLED_AFTER) {
+            return None;
+        }
+        let known = self.by_pod.get(&format!("{}/{}", pod.namespace, pod.name))?;
+        (known.len() as u64 == count).then(|| known.clone())
+    }
+}
+
+/// ResourceClaims by what was allocated to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// `namespace/name` of those that are known to be for no GPU.
+    pub other: BTreeSet<String>,
+    /// UUIDs of the GPUs of those of which every device is known.
+    gpus: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Claims {
+    /// Takes a ResourceClaim in, `name` being its `namespace/name`; `devices` is what [`devices`] knows.
+    pub fn take(&mut self, name: &str, claim: &Value, devices: &BTreeMap<(String, String), String>) {
+        if device::is_other(claim) {
+            self.other.insert(name.to_owned());
+            return;
+        }
+        let given: Option<BTreeSet<String>> = device::gpus(claim).and_then(|gpus| {
+            let uuid = |(pool, device): (&str, &str)| devices.get(&(pool.to_owned(), device.to_owned())).cloned();
+            gpus.into_iter().map(uuid).collect()
+        });
+        if let Some(gpus) = given {
+            self.gpus.insert(name.to_owned(), gpus);
+        }
+    }
+}
+
+/// UUIDs of the GPUs that ResourceSlices offer, by pool and device. A slice of a GPU has the UUID of the whole.
+pub fn devices<'a>(slices: impl IntoIterator<Item = &'a Value>) -> BTreeMap<(String, String), String> {
+    let mut all = BTreeMap::new();
+    for slice in slices {
+        let pool = slice.pointer("/spec/pool/name").and_then(Value::as_str).unwrap_or_default();
+        for device in slice.pointer("/spec/devices").and_then(Value::as_array).into_iter().flatten() {
+            // v1beta1 has the attributes one deeper.
+            let attributes = device.get("attributes").or_else(|| device.pointer("/basic/attributes"));
+            let text = |name: &&str| attributes?.get(*name)?.get("string")?.as_str();
+            if let (Some(name), Some(uuid)) = (device["name"].as_str(), ATTRIBUTES.iter().find_map(text)) {
+                all.insert((pool.to_owned(), name.to_owned()), uuid.to_owned());
+            }
+        }
+    }
+    all
+}
+
+/// Writes into a pod which GPUs it uses, if all of them are known.
+pub fn tell(pod: &mut PodFacts, drain: &Drain, users: Option<&Users>, claims: &Claims) {
+    let count = pod.amounts.iter().filter(|(resource, _)| asks_for_gpu(resource, drain)).map(|(_, amount)| amount).sum();
+    let mut gpus = match (count, users) {
+        (0, _) => BTreeSet::new(),
+        (_, Some(users)) => match users.of(pod, count) {
+            Some(gpus) => gpus,
+            None => return,
+        },
+        (_, None) => return,
+    };
+    for claim in pod.device_claims() {
+        let Some(claim) = claim else { return };
+        match claims.gpus.get(&claim) {
+            Some(given) => gpus.extend(given.iter().cloned()),
+            None if claims.other.contains(&claim) => {}
+            None => return,
+        }
+    }
+    pod.gpu_uuids = gpus;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! How far a drain reaches whose command is about one GPU: to the pods that use it, as far as that is known, and to those of
+//! which it is not. What was known when the drain began holds for whoever takes it up; what of it was not is said.
+
+use std::collections::BTreeSet;
+
+use gpuheal_proto::{
+    command::{Command, Drain},
+    ids::GpuUuid,
+};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, USES_ANOTHER, Unknown, Users, users};
+
+use super::super::Ctx;
+use crate::healaction::PodRecord;
+
+/// What is known of who uses the command's GPU.
+pub(super) struct Scope {
+    gpu: Option<GpuUuid>,
+    /// The command is about a GPU that it does not name by a UUID.
+    nameless: bool,
+    users: Result<Users, Unknown>,
+    claims: Claims,
+    spared: BTreeSet<String>,
+}
+
+impl Scope {
+    /// Of this command, with what ResourceClaims say and what was recorded of its pods before.
+    pub(super) fn of(ctx: &Ctx, command: &Command, claims: Claims, earlier: &[PodRecord]) -> Self {
+        let gpu = command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
+        Self {
+            nameless: command.target.gpu.is_some() && gpu.is_none(),
+            users: ctx.deps.users.users(&command.target.node.uid),
+            spared: earlier.iter().filter(|record| is_spared(record)).map(|record| record.uid.clone()).collect(),
+            claims,
+            gpu,
+        }
+    }
+
+    /// Writes into each pod which GPUs it uses, where the command is about one.
+    pub(super) fn tell(&self, pods: &mut [PodFacts], drain: &Drain) {
+        if self.gpu.is_some() {
+            pods.iter_mut().for_each(|pod| users::tell(pod, drain, self.users.as_ref().ok(), &self.claims));
+        }
+    }
+
+    /// The GPU that the drain is about.
+    pub(super) const fn gpu(&self) -> Option<&GpuUuid> {
+        self.gpu.as_ref()
+    }
+
+    /// Pods that were left alone when the drain began.
+    pub(super) const fn spared(&self) -> &BTreeSet<String> {
+        &self.spared
+    }
+
+    /// ResourceClaims of which it is known that they are for no GPU.
+    pub(super) const fn other_devices(&self) -> &BTreeSet<String> {
+        &self.claims.other
+    }
+
+    /// For people, what became of the wish to drain one GPU alone; empty where there was none.
+    pub(super) fn words(&self, plan: &Plan) -> String {
+        let Some(gpu) = &self.gpu else {
+            let whole = "the GPU at fault has no UUID, so every GPU pod was to go";
+            return if self.nameless { whole.to_owned() } else { String::new() };
+        };
+        let unknown = plan.planned().filter(|planned| planned.pod.gpu_uuids.is_empty()).count();
+        let spared = plan.spared.len();
+        let why = match &self.users {
+            Err(why) => why.to_string(),
+            Ok(_) => "neither exporter nor claims name all of their GPUs".to_owned(),
+        };
+        match (unknown, spared) {
+            (0, spared) => format!("users of {gpu} alone, {spared} on other GPUs left alone"),
+            (unknown, 0) => format!("which of {unknown} use {gpu} is not known, so all were to go: {why}"),
+            (unknown, spared) => {
+                format!("{spared} on other GPUs than {gpu} left alone, {unknown} of which it is not known were to go: {why}")
+            }
+        }
+    }
+}
+
+/// Whether a record is that of a pod which was left alone since it uses another GPU.
+fn is_spared(record: &PodRecord) -> bool {
+    record.state == "skipped" && record.reason.starts_with(USES_ANOTHER)
+}
