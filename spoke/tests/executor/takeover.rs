@@ -14,6 +14,9 @@ use crate::{replica::election, world::World};
 testkube::claims![
     one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number,
     a_lease_that_somebody_else_took_ends_the_reign,
+    who_follows_a_killed_leader_waits_until_its_lease_has_run_out,
+    a_leader_that_hears_nothing_of_its_renewals_gives_up_and_one_that_lands_late_takes_nothing_back,
+    an_elector_that_dies_is_the_end_of_its_reign,
     an_api_server_whose_clock_is_an_hour_off_changes_nothing,
 ];
 
@@ -59,6 +62,47 @@ async fn a_lease_that_somebody_else_took_ends_the_reign(w: World) {
     let why = tokio::time::timeout(settled::BOUND, held.0.ended()).await.unwrap();
     assert!(why.contains("\"b\""), "{why}");
     assert_eq!(*leadership.borrow(), Leadership::Standby);
+}
+
+/// Spans as they ship, a third as long: two claims wait for a Lease to run out.
+fn short(w: &World, identity: &str) -> elector::Config {
+    elector::Config { duration: Duration::from_secs(6), renew_deadline: Duration::from_secs(3), ..election(w, identity) }
+}
+
+async fn who_follows_a_killed_leader_waits_until_its_lease_has_run_out(w: World) {
+    let (first, killed) = elect(&w, short(&w, "a")).await;
+    leads(&first).await;
+    let (second, _other) = elect(&w, short(&w, "b")).await;
+    w.lease_looked_at("b").await;
+    killed.0.abandon();
+    leads(&second).await;
+    assert_eq!(killed.0.margin(), Some(Duration::ZERO), "until then the one before might have acted");
+}
+
+/// What is on its way is answered neither in time nor never: the API server may be slow, the network may be cut.
+async fn a_leader_that_hears_nothing_of_its_renewals_gives_up_and_one_that_lands_late_takes_nothing_back(w: World) {
+    let (first, held) = elect(&w, short(&w, "a")).await;
+    leads(&first).await;
+    let (second, _other) = elect(&w, short(&w, "b")).await;
+    w.wire.hold_leases("a");
+    leads(&second).await;
+    assert!(held.0.margin().is_none_or(|margin| margin.is_zero()), "never two that may act: {:?}", held.0.margin());
+    let why = tokio::time::timeout(settled::BOUND, held.0.ended()).await.unwrap();
+    assert!(why.contains("was not renewed within 3s"), "{why}");
+    assert_eq!(*first.borrow(), Leadership::Standby);
+    let reign = second.borrow().transitions().unwrap();
+    assert!(w.wire.holding() > 0);
+    w.wire.let_go();
+    w.lease_looked_at("b").await;
+    assert_eq!(second.borrow().transitions(), Some(reign), "the late renewal was of a version that is gone");
+}
+
+async fn an_elector_that_dies_is_the_end_of_its_reign(w: World) {
+    let (leadership, held) = elect(&w, election(&w, "a")).await;
+    leads(&leadership).await;
+    held.0.abandon();
+    let why = tokio::time::timeout(settled::BOUND, held.0.ended()).await.unwrap();
+    assert!(why.contains("the elector died"), "{why}");
 }
 
 async fn an_api_server_whose_clock_is_an_hour_off_changes_nothing(w: World) {

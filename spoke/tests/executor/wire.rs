@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
+use gpuheal_proto::kubernetes::LEASE;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::UnsyncBoxBody};
 use k8s_openapi::jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
@@ -61,6 +62,8 @@ pub(crate) struct Wire {
     cuts: watch::Sender<u32>,
     /// Whose patches of nodes are held on their way.
     held: watch::Sender<Option<&'static str>>,
+    /// Whose requests about the Lease are.
+    held_leases: watch::Sender<Option<&'static str>>,
     holding: AtomicUsize,
     patches_refused: AtomicUsize,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
@@ -141,6 +144,11 @@ impl Wire {
         self.held.send_replace(Some(replica));
     }
 
+    /// Requests of this replica about the Lease stay on their way, likewise.
+    pub(crate) fn hold_leases(&self, replica: &'static str) {
+        self.held_leases.send_replace(Some(replica));
+    }
+
     /// How many are held or were.
     pub(crate) fn holding(&self) -> usize {
         self.holding.load(Ordering::SeqCst)
@@ -148,6 +156,7 @@ impl Wire {
 
     pub(crate) fn let_go(&self) {
         self.held.send_replace(None);
+        self.held_leases.send_replace(None);
     }
 
     /// The Date of each answer is off by so much.
@@ -166,10 +175,9 @@ impl Wire {
             return Ok(refusal);
         }
         let request = Request::from_parts(parts, Body::from(bytes.to_vec()));
-        if !self.holds(&sent) {
+        let Some(mut held) = self.holds(&sent) else {
             return self.ask(client, request, sent, watched).await;
-        }
-        let mut held = self.held.subscribe();
+        };
         self.holding.fetch_add(1, Ordering::SeqCst);
         let late = async move {
             let _ = held.wait_for(Option::is_none).await;
@@ -178,8 +186,15 @@ impl Wire {
         tokio::spawn(late).await?
     }
 
-    fn holds(&self, sent: &Sent) -> bool {
-        sent.method == "PATCH" && sent.path.contains("/nodes/") && *self.held.borrow() == Some(sent.replica.as_str())
+    fn holds(&self, sent: &Sent) -> Option<watch::Receiver<Option<&'static str>>> {
+        let held = if sent.method == "PATCH" && sent.path.contains("/nodes/") {
+            &self.held
+        } else if sent.path.ends_with(LEASE) {
+            &self.held_leases
+        } else {
+            return None;
+        };
+        (*held.borrow() == Some(sent.replica.as_str())).then(|| held.subscribe())
     }
 
     async fn ask(
