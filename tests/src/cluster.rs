@@ -145,30 +145,9 @@ impl Cluster {
             dir,
             replicas: BTreeMap::new(),
         };
-        cluster.install().await?;
+        install(&cluster.client).await?;
         cluster.start_exporters(seed).await?;
         Ok(cluster)
-    }
-
-    async fn install(&self) -> Result<()> {
-        let allowed = json!({"gpu-selfhealing.io/stateful-eviction": "allowed"});
-        for (name, labels) in [(NAMESPACE, json!({})), (workload::JOBS, allowed), (workload::OPERATOR, json!({}))] {
-            self.create(workload::namespace(name, &labels)).await?;
-        }
-        let crd: Value = serde_saphyr::from_str(include_str!("../../deploy/spoke/crd.yaml")).context("deploy/spoke/crd.yaml")?;
-        self.create(crd).await?;
-        self.create(json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE, "namespace": NAMESPACE}, "spec": {}})).await?;
-        self.create(
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": FENCE, "namespace": NAMESPACE}, "data": {}}),
-        )
-        .await?;
-        wait::until("the HealAction resource to be served", WITHIN, || async {
-            let resource = heal_action_resource();
-            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), NAMESPACE, &resource);
-            Ok(api.list(&ListParams::default().limit(1)).await.ok())
-        })
-        .await?;
-        Ok(())
     }
 
     async fn start_exporters(&mut self, seed: u64) -> Result<()> {
@@ -183,15 +162,7 @@ impl Cluster {
 
     /// Creates any object; its place comes from its kind.
     pub async fn create(&self, object: Value) -> Result<DynamicObject> {
-        let object: DynamicObject = serde_json::from_value(object)?;
-        let types = object.types.clone().context("an object has a kind")?;
-        let resource = resource_of(&types.api_version, &types.kind);
-        let api: Api<DynamicObject> = match &object.metadata.namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        };
-        let name = object.metadata.name.clone().unwrap_or_default();
-        api.create(&PostParams::default(), &object).await.with_context(|| format!("creating {} {name}", types.kind))
+        create(&self.client, object).await
     }
 
     /// Starts the two replicas.
@@ -378,6 +349,38 @@ impl Cluster {
     pub fn real(&self) -> bool {
         matches!(self.backend, Backend::Real(_))
     }
+}
+
+/// What a spoke finds in any cluster that it is installed in: namespaces, CRD, Lease and fence.
+pub(crate) async fn install(client: &Client) -> Result<()> {
+    let allowed = json!({"gpu-selfhealing.io/stateful-eviction": "allowed"});
+    for (name, labels) in [(NAMESPACE, json!({})), (workload::JOBS, allowed), (workload::OPERATOR, json!({}))] {
+        create(client, workload::namespace(name, &labels)).await?;
+    }
+    let crd: Value = serde_saphyr::from_str(include_str!("../../deploy/spoke/crd.yaml")).context("deploy/spoke/crd.yaml")?;
+    create(client, crd).await?;
+    let place = |name: &str| json!({"name": name, "namespace": NAMESPACE});
+    create(client, json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": place(LEASE), "spec": {}})).await?;
+    create(client, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": place(FENCE), "data": {}})).await?;
+    wait::until("the HealAction resource to be served", WITHIN, || async {
+        let resource = heal_action_resource();
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &resource);
+        Ok(api.list(&ListParams::default().limit(1)).await.ok())
+    })
+    .await
+    .map(|_| ())
+}
+
+async fn create(client: &Client, object: Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object)?;
+    let types = object.types.clone().context("an object has a kind")?;
+    let resource = resource_of(&types.api_version, &types.kind);
+    let api: Api<DynamicObject> = match &object.metadata.namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let name = object.metadata.name.clone().unwrap_or_default();
+    api.create(&PostParams::default(), &object).await.with_context(|| format!("creating {} {name}", types.kind))
 }
 
 /// Is this pod running, ready and not about to end?

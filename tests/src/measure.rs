@@ -5,6 +5,7 @@
 mod alone;
 pub mod attached;
 pub mod ingest;
+pub mod memory;
 mod simulated;
 pub mod stages;
 pub mod stops;

@@ -143,8 +143,15 @@ impl Process {
     /// Resident memory in KiB, as the kernel counts it.
     #[must_use]
     pub fn resident_kib(&self) -> Option<u64> {
+        self.memory_kib("VmRSS")
+    }
+
+    /// A line of the kernel's account of its memory, in KiB.
+    #[must_use]
+    pub fn memory_kib(&self, line: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().trim_end_matches(" kB").parse().ok()
+        let value = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'))?;
+        value.trim().trim_end_matches(" kB").parse().ok()
     }
 
     /// The last lines of its log, for an error message.

@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_tests::{
     cluster::Kind,
-    measure::{self, Figures, attached, ingest, stops, storm},
+    measure::{self, Figures, attached, ingest, memory, stops, storm},
     output::{self, Format},
 };
 use serde_json::{Map, Value, json};
@@ -28,6 +28,8 @@ enum Measure {
     Storm,
     /// The stop switches: the fleet's, a cluster's own, a revoked identity.
     Stops,
+    /// What a large cluster costs its spoke.
+    Memory,
 }
 
 /// Measures what a fault, a crowd of spokes, many faults and a storm cost.
@@ -67,6 +69,15 @@ struct Args {
     /// stops: drains that are under way at each stop.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     drains: u16,
+    /// memory: nodes of the cluster.
+    #[arg(long, default_value_t = 5000)]
+    large_nodes: usize,
+    /// memory: nodes of them with GPUs and an exporter.
+    #[arg(long, default_value_t = 1000)]
+    gpu_nodes: usize,
+    /// memory: pods, eight with a GPU on each GPU node among them.
+    #[arg(long, default_value_t = 100_000)]
+    pods: usize,
     /// Seed of what is drawn: spans between faults, waits of spokes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -119,6 +130,16 @@ async fn run(args: &Args) -> Result<()> {
     if wanted(Measure::Stops) {
         let figures = stops::run(args.drains.into(), args.seed, POLICY, |what| eprintln!("stops: {what}")).await?;
         keep("stops", json!(figures), rows("until a stop has its effect, on kubesim".to_owned(), figures.rows()));
+    }
+    if wanted(Measure::Memory) {
+        let plan = memory::Plan {
+            nodes: args.large_nodes,
+            gpu_nodes: args.gpu_nodes.min(args.large_nodes),
+            pods: args.pods,
+            seed: args.seed,
+        };
+        let figures = memory::run(plan, POLICY, |what| eprintln!("memory: {what}")).await?;
+        keep("memory", json!(figures), rows("a large cluster, on kubesim".to_owned(), figures.rows()));
     }
     if let Some(text) = args.output.text(&figures)? {
         output::print(&text);
