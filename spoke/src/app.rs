@@ -25,6 +25,10 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The hand stops between two steps; one step is one API call.
 const HAND_WITHIN: Duration = Duration::from_secs(20);
 
+/// Threads for everything but the journal. What a spoke does waits for others nearly always; a thread for each core, as is usual,
+/// would have each keep memory of its own, and a machine of 64 cores make the spoke several times as large.
+const WORKERS: usize = 2;
+
 /// The program: does what its command line says. Exit codes: 0 told to end, 1 failed; clap exits with 2 by itself.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -42,6 +46,7 @@ fn run(run: Run) -> ExitCode {
     // A second provider is never installed here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let result = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
         .enable_all()
         .build()
         .context("start the runtime")

@@ -34,7 +34,7 @@ pub(super) struct Pools {
 }
 
 /// A node. About 1 KiB, and a twentieth of what the API server says of it.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct NodeEntry {
     /// Its name.
     pub name: Arc<str>,

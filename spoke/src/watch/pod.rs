@@ -35,7 +35,7 @@ pub struct Owner {
 }
 
 /// A GPU pod. About 300 bytes.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct PodEntry {
     /// Its namespace.
     pub namespace: Arc<str>,

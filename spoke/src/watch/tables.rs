@@ -63,14 +63,18 @@ impl PodTable {
         self.all.values().map(|kept| &kept.entry)
     }
 
-    /// Gives back what was there under that name.
-    fn put(&mut self, entry: PodEntry, list: u32) -> Option<Arc<PodEntry>> {
-        let entry = Arc::new(entry);
+    /// Gives back what was there under that name; what is as it was stays where it is.
+    fn put(&mut self, entry: PodEntry, list: u32) -> Put {
         let key = (Arc::clone(&entry.namespace), Arc::clone(&entry.name));
+        if let Some(known) = self.all.get_mut(&key).filter(|known| *known.entry == entry) {
+            known.list = list;
+            return Put::AsItWas;
+        }
+        let entry = Arc::new(entry);
         let before = self.remove(&key);
         self.by_node.entry(Arc::clone(&entry.node)).or_default().push(Arc::clone(&entry));
         self.all.insert(key, Kept { entry, list });
-        before
+        Put::Instead(before)
     }
 
     fn remove(&mut self, key: &Key) -> Option<Arc<PodEntry>> {
@@ -83,6 +87,14 @@ impl PodTable {
         }
         Some(gone)
     }
+}
+
+/// What putting a pod in came to.
+enum Put {
+    /// Nothing of it is new.
+    AsItWas,
+    /// It is there instead of this one.
+    Instead(Option<Arc<PodEntry>>),
 }
 
 /// Who hears of what changed.
@@ -140,8 +152,15 @@ impl Keep<NodeSeen> for KeepNodes {
     fn put(&mut self, seen: NodeSeen) {
         let Some(entry) = NodeEntry::of(seen, &mut self.pools) else { return };
         let name = Arc::clone(&entry.name);
-        let kept = Kept { entry: Arc::new(entry), list: self.list };
-        self.table.write().expect("no holder of this lock panics").all.insert(Arc::clone(&name), kept);
+        {
+            let all = &mut self.table.write().expect("no holder of this lock panics").all;
+            // As it was: a list from scratch moves nothing, and wakes nobody.
+            if let Some(known) = all.get_mut(&name).filter(|known| *known.entry == entry) {
+                known.list = self.list;
+                return;
+            }
+            all.insert(Arc::clone(&name), Kept { entry: Arc::new(entry), list: self.list });
+        }
         self.ears.about(&name);
     }
 
@@ -191,9 +210,11 @@ impl Keep<PodSeen> for KeepPods {
             return self.gone(gone);
         };
         let node = Arc::clone(&entry.node);
-        let before = self.table.write().expect("no holder of this lock panics").put(entry, self.list);
-        self.gone(before.filter(|before| before.node != node));
-        self.ears.about(&node);
+        let put = self.table.write().expect("no holder of this lock panics").put(entry, self.list);
+        if let Put::Instead(before) = put {
+            self.gone(before.filter(|before| before.node != node));
+            self.ears.about(&node);
+        }
     }
 
     fn remove(&mut self, seen: PodSeen) {

@@ -12,7 +12,7 @@ const DEFLATED: u8 = 1;
 
 /// Packs JSON.
 pub(super) fn pack(json: &[u8]) -> Vec<u8> {
-    let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::fast());
+    let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::default());
     encoder.write_all(json).expect("memory takes all");
     let mut packed = encoder.finish().expect("memory takes all");
     packed.shrink_to_fit();

@@ -37,6 +37,29 @@ fn only_a_whole_list_removes_what_it_does_not_bring_and_that_is_told() {
 }
 
 #[test]
+fn a_list_of_what_is_known_already_moves_nothing_and_wakes_nobody() {
+    let touched = Touched::new();
+    let (mut nodes, mut pods, view) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    for list in 0..2 {
+        let before = (view.node("a"), view.pods_on("a").pop());
+        let changes = *view.changes().borrow();
+        nodes.begin();
+        nodes.put(node("a", "1"));
+        nodes.end();
+        pods.begin();
+        pods.put(pod("p", "a", "nvidia.com/gpu"));
+        pods.end();
+        let after = (view.node("a").unwrap(), view.pods_on("a").pop().unwrap());
+        if list > 0 {
+            assert!(touched.take().is_empty());
+            assert!(Arc::ptr_eq(&before.0.unwrap(), &after.0) && Arc::ptr_eq(&before.1.unwrap(), &after.1));
+            assert_eq!(*view.changes().borrow(), changes + 2, "only that both lists are whole");
+        }
+        let _ = touched.take();
+    }
+}
+
+#[test]
 fn a_pod_is_found_by_its_node_and_leaves_it_when_another_of_its_name_is_elsewhere() {
     let touched = Touched::new();
     let (_, mut keep, nodes) = keepers(Ears::new(vec![Arc::clone(&touched)]));

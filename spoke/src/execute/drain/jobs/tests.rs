@@ -198,6 +198,25 @@ fn a_new_pod_counts_once_however_many_events_tell_of_it_and_is_not_evicted() {
 }
 
 #[test]
+fn a_pod_that_the_plan_leaves_has_not_come_back_though_its_owner_is_drained() {
+    let now = Instant::now();
+    let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": "o1", "controller": true}]);
+    let pod = |name: &str| -> Pod {
+        let metadata = json!({"namespace": "ml", "name": name, "uid": name, "ownerReferences": owner});
+        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": "Running"}})).unwrap()
+    };
+    let facts = |name: &str| pod_facts(&pod(name)).unwrap();
+    let left = Skipped { pod: facts("b"), why: "uses another GPU".to_owned(), holds_gpu: false };
+    let drained = Planned { pod: facts("a"), after_completion: false };
+    let plan = Plan { stateless: vec![drained], skipped: vec![left], ..Plan::default() };
+    let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
+    jobs.seen(Some(Ok(watcher::Event::Apply(pod("b")))), now);
+    assert_eq!(jobs.returned(), "");
+    jobs.seen(Some(Ok(watcher::Event::Apply(pod("c")))), now);
+    assert_eq!(jobs.returned(), "1 new pod of CloneSet ml/web");
+}
+
+#[test]
 fn a_pod_that_a_budget_holds_back_stays_blocked_while_it_is_asked_again() {
     let now = Instant::now();
     let mut jobs = jobs(&["a"], &[], now);
