@@ -37,6 +37,10 @@ pub fn main() -> ExitCode {
             print!("{}", healaction::crd_yaml());
             ExitCode::SUCCESS
         }
+        Command::Rights(rights) => {
+            print!("{}", rights.sheet.yaml(&rights.namespace));
+            ExitCode::SUCCESS
+        }
         Command::Run(run) => self::run(*run),
     }
 }

@@ -6,10 +6,13 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gpuheal_proto::{ids::ReplicaId, kubernetes, words::Level};
 use gpuheal_spoke_core::ceiling::parse_duration;
 
-use crate::{ceiling::Flags, elector, journal, link::Hub, scrape::StaticTarget};
+use crate::{ceiling::Flags, elector, journal, link::Hub, rights::Sheet, scrape::StaticTarget};
 
 /// What is logged by default.
 pub const LOG: &str = "info,kube_client=off";
+
+/// Longest name of a namespace: a label of DNS.
+const NAMESPACE_MAX: usize = 63;
 
 /// One cluster's spoke of gpu-selfhealing.
 #[derive(Debug, Parser)]
@@ -27,6 +30,19 @@ pub enum Command {
     Run(Box<Run>),
     /// Print the CustomResourceDefinition of HealAction as YAML.
     Crd,
+    /// Print what the spoke's account needs in a cluster, or must not do there, as YAML for `kubectl apply -f -`.
+    Rights(Rights),
+}
+
+/// Settings of `rights`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Rights {
+    /// Which file of deploy/spoke.
+    #[arg(value_enum)]
+    pub sheet: Sheet,
+    /// Namespace of our own objects.
+    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
+    pub namespace: String,
 }
 
 /// Settings of `run`.
@@ -45,7 +61,7 @@ pub struct Run {
     #[arg(long, env = "GPUHEAL_REPLICA_ID", value_parser = ReplicaId::parse)]
     pub replica_id: ReplicaId,
     /// Namespace of our own objects.
-    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE)]
+    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
     pub namespace: String,
     /// Directory of the journal; no other replica's.
     #[arg(long, env = "GPUHEAL_JOURNAL", value_name = "DIR")]
@@ -148,6 +164,14 @@ fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| format!("{text:?} is no span like 90s or 15m"))
 }
 
+/// As Kubernetes takes it: it becomes part of paths and of YAML.
+fn namespace(text: &str) -> Result<String, String> {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let good =
+        (1..=NAMESPACE_MAX).contains(&text.len()) && text.chars().all(inside) && !text.starts_with('-') && !text.ends_with('-');
+    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name of a namespace")) }
+}
+
 fn filter(text: &str) -> Result<String, String> {
     match tracing_subscriber::EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -172,7 +196,7 @@ mod tests {
     fn run(more: &[&str]) -> Result<Box<Run>, clap::Error> {
         match Args::try_parse_from(LEAST.iter().chain(more))?.command {
             Command::Run(run) => Ok(run),
-            Command::Crd => unreachable!("run was asked"),
+            Command::Crd | Command::Rights(_) => unreachable!("run was asked"),
         }
     }
 
@@ -209,9 +233,9 @@ mod tests {
         for line in lines {
             Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
-        assert!(
-            page.contains("kubectl apply -f deploy/spoke/crd.yaml") && page.contains("kubectl create namespace gpu-selfhealing")
-        );
+        for file in ["kubectl apply -f deploy/spoke\n", "modes/notify.yaml", "modes/mark.yaml", "modes/heal.yaml"] {
+            assert!(page.contains(file), "{file}");
+        }
     }
 
     #[test]
@@ -223,6 +247,7 @@ mod tests {
             ["--exporter", "h"],
             ["--journal-mib-max", "1"],
             ["--log", "]["],
+            ["--namespace", "No: name"],
         ] {
             let error = run(&more).unwrap_err().to_string();
             assert!(error.contains(more[0]), "{error}");

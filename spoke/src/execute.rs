@@ -38,6 +38,7 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::restart::RESTARTED_BY;
 use self::{api::Kube, hand::HandLoop, record::Records, run::Ended, store::Actions};
 use crate::{
     ceiling::{self, Flags},

@@ -25,6 +25,7 @@ pub mod link;
 pub mod metrics;
 pub mod ports;
 pub mod report;
+pub mod rights;
 pub mod scrape;
 pub mod send;
 pub mod settings;

@@ -20,7 +20,7 @@ use super::{
 use crate::events::Kind;
 
 /// On the pod template; its value is the command's id.
-const ANNOTATION: &str = "gpu-selfhealing.io/restarted-by";
+pub const RESTARTED_BY: &str = "gpu-selfhealing.io/restarted-by";
 
 /// A workload as the plan names it: `kind/namespace/name`, or `kind/namespace/name/uid` where that one is meant and no
 /// other of its name.
@@ -136,12 +136,12 @@ fn halt(error: Error) -> Halt {
 }
 
 fn patch(uid: &str, command: &str) -> Value {
-    json!({"metadata": {"uid": uid}, "spec": {"template": {"metadata": {"annotations": {ANNOTATION: command}}}}})
+    json!({"metadata": {"uid": uid}, "spec": {"template": {"metadata": {"annotations": {RESTARTED_BY: command}}}}})
 }
 
 /// Ids of commands are in the order of their making.
 fn verdict(object: &Value, command: &str) -> Verdict {
-    let last = object.pointer("/spec/template/metadata/annotations").and_then(|all| all.get(ANNOTATION)?.as_str());
+    let last = object.pointer("/spec/template/metadata/annotations").and_then(|all| all.get(RESTARTED_BY)?.as_str());
     let last = last.and_then(|last| CommandId::parse(last).ok());
     if last.is_some_and(|last| last.to_string().as_str() >= command) {
         return Verdict::Done;
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_was_restarted_by_this_command_or_a_later_one_is_not_again() {
-        let by = |command: &str| json!({"spec": {"template": {"metadata": {"annotations": {ANNOTATION: command}}}}});
+        let by = |command: &str| json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_BY: command}}}}});
         let id = |ms: i64| CommandId::from_uuid(uuid_v7(Timestamp::from_unix_ms(ms), &[0; 32])).to_string();
         let (earlier, ours, later) = (id(1_000), id(2_000), id(3_000));
         assert_eq!(verdict(&json!({"spec": {"template": {}}}), &ours), Verdict::Restart);

@@ -3,7 +3,7 @@
 mod answers;
 mod course;
 mod deadline;
-mod one_gpu;
+pub(crate) mod one_gpu;
 mod returns;
 mod stuck;
 
@@ -29,7 +29,7 @@ async fn held_drain(w: &World, spoke: &Spoke) -> gpuheal_proto::command::Command
     command
 }
 
-fn blocked(status: &CommandStatus, pod: &str) -> Option<String> {
+pub(crate) fn blocked(status: &CommandStatus, pod: &str) -> Option<String> {
     in_state(status, pod, "blocked")
 }
 

@@ -1,7 +1,5 @@
 //! HealActions as people and their tools see them: complete once ended, unchangeable in what was decided, on one screen.
 
-use std::{path::PathBuf, process::Stdio};
-
 use bytes::Bytes;
 use gpuheal_proto::{
     ids::{ClusterId, CommandId},
@@ -83,35 +81,12 @@ async fn what_was_decided_is_changed_by_nobody(w: World) {
     assert_eq!(w.try_change_action(command.id, &json!({"metadata": {"labels": {"seen-by": "oncall"}}})).await.code, 200);
 }
 
-/// Of the release whose control plane the tests run. Nothing where Kubernetes is left out.
-async fn kubectl() -> Option<PathBuf> {
-    if !testkube::cluster::real_is_wanted() {
-        return None;
-    }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/kube/kubectl.sh");
-    let output = tokio::process::Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.unwrap();
-    assert!(output.status.success(), "{script} ended with {}", output.status);
-    Some(String::from_utf8(output.stdout).unwrap().lines().last().expect("it prints where kubectl is").into())
-}
-
 async fn kubectl_get_healactions_tells_the_story_in_eighty_columns(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let done = w.command("n1", 1, vec![mark()]).await;
     let marked = spoke.carry_out(&done).await;
     spoke.carry_out(&w.command("n1", 2, vec![release(marked.undo)]).await).await;
-    let Some(program) = kubectl().await else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let config = dir.path().join("kubeconfig");
-    w.write_kubeconfig(&config);
-    let output = tokio::process::Command::new(program)
-        .args(["get", "healactions", "-n", &w.home])
-        .env("KUBECONFIG", &config)
-        .env("KUBECACHEDIR", dir.path().join("cache"))
-        .output()
-        .await
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let Some(text) = w.kubectl(&["get", "healactions", "-n", &w.home]).await else { return };
     let lines: Vec<_> = text.lines().collect();
     let header: Vec<_> = lines[0].split_whitespace().collect();
     assert_eq!(header, ["NAME", "NODE", "FAULT", "LEVEL", "STATE", "AGE"]);

@@ -22,10 +22,13 @@ fn key() -> SigningKey {
 }
 
 pub(crate) fn trust() -> Trust {
+    Trust::parse(trust_json().as_bytes()).unwrap()
+}
+
+pub(crate) fn trust_json() -> String {
     let public = base64::engine::general_purpose::STANDARD.encode(key().verifying_key().to_bytes());
-    let json =
-        json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": public}], "ca": []});
-    Trust::parse(json.to_string().as_bytes()).unwrap()
+    let keys = json!([{"keyid": "k", "ed25519": public}]);
+    json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": keys, "ca": []}).to_string()
 }
 
 fn seal(key: &SigningKey, payload_type: &str, payload: Vec<u8>) -> Vec<u8> {

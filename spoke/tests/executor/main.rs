@@ -1,10 +1,11 @@
 //! The executor against a Kubernetes API over real HTTPS: what is written, in which order, and what is not. Each claim has
-//! its own spoke (elector, watches and hand as they ship, without link and detectors) and is proved twice: on kubesim, and
-//! on Kubernetes itself. A word as argument runs the claims whose name holds it. KUBE=off leaves out Kubernetes itself, and
+//! its own spoke (elector, watches and hand as they ship, without link and detectors), which acts as the account that ships
+//! with it and under the admission policies that do, and is proved twice: on kubesim, and on Kubernetes itself. A word as argument runs the claims whose name holds it. KUBE=off leaves out Kubernetes itself, and
 //! the end then says what was not proved.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail by it")]
 
+mod account;
 mod dates;
 mod drain;
 mod healaction;
@@ -16,6 +17,7 @@ mod release;
 mod replica;
 mod restart;
 mod resume;
+mod rights;
 mod takeover;
 mod wire;
 mod world;
@@ -34,6 +36,7 @@ fn main() -> std::process::ExitCode {
             healaction::claims(),
             takeover::claims(),
             dates::claims(),
+            rights::claims(),
         ]
         .concat(),
     )

@@ -1,30 +1,37 @@
 //! What one claim works with: four GPU nodes, a namespace of ours, one of pods, and the way its spokes go to the API server.
 //! Names bear the claim's number, so that claims on one API server do not see each other; a claim says `n1` to `n4`.
 
-use std::sync::Arc;
+use std::{path::PathBuf, process::Stdio, sync::Arc};
 
 use gpuheal_proto::{
     command::{Command, Step},
     ids::CommandId,
     kubernetes::LEASE,
 };
-use gpuheal_spoke::healaction::{HealAction, HealActionSpec};
+use gpuheal_spoke::{
+    healaction::{HealAction, HealActionSpec},
+    rights::Grant,
+};
 use kube::{Client, CustomResourceExt as _};
 use kubesim::{Fault, Then, When, build};
 use serde_json::{Value, json};
 use testkube::{
     AuditEntry, Kubelet, NodeSpec, TestCluster,
     cluster::Mark,
+    connect::connect,
     raw::{self, Answer},
     seed::POOL,
     settled,
 };
 
-use crate::{hub, replica::Spoke, wire::Wire};
+use crate::{account, hub, replica::Spoke, wire::Wire};
 
 pub(crate) struct World {
-    cluster: Arc<TestCluster>,
-    admin: Client,
+    pub(crate) cluster: Arc<TestCluster>,
+    /// A person who may do everything.
+    pub(crate) admin: Client,
+    /// The spokes' own account, which may do what ships with them.
+    account: String,
     machines: Kubelet,
     number: usize,
     from: Mark,
@@ -43,22 +50,37 @@ impl testkube::claims::World for World {
         let admin = cluster.client().await;
         let (home, ns, pool) = (format!("heal-{number}"), format!("ml-{number}"), format!("c{number}"));
         cluster.apply_crd(&admin, &serde_json::to_value(HealAction::crd()).unwrap()).await;
-        cluster.create_namespace(&admin, &home).await;
+        let account = account::install(&cluster, &admin, &home, &Grant::ALL).await;
         cluster.create_namespace(&admin, &ns).await;
         take_creations(&admin, &home).await;
         let nodes = (1..=4).map(|n| NodeSpec::new(format!("{pool}-n{n}"), 8).label(POOL, &pool)).collect();
         let machines = cluster.start_nodes(nodes).await;
         let wire = Wire::new(format!("{POOL}%3D{pool}"));
         let from = cluster.mark().await;
-        Self { cluster, admin, machines, number, from, wire, home, ns }
+        Self { cluster, admin, account, machines, number, from, wire, home, ns }
     }
 }
 
 impl World {
-    /// A replica's client: by this name the API server's record knows it.
+    /// The same with a home of its own, where its spokes' account has no more than these grants.
+    pub(crate) async fn granted(mut self, grants: &[Grant]) -> Self {
+        self.home = format!("less-{}", self.number);
+        self.account = account::install(&self.cluster, &self.admin, &self.home, grants).await;
+        take_creations(&self.admin, &self.home).await;
+        self
+    }
+
+    /// A replica's client, with the rights of the spoke's account: by this name the API server's record knows it.
     pub(crate) async fn client(&self, replica: &str) -> Client {
-        let client = self.cluster.client_as(&format!("{}{replica}", self.agents())).await;
+        let client = connect(&self.account, &format!("{}{replica}", self.agents())).await.unwrap();
         self.wire.client(replica, client)
+    }
+
+    /// What the API server was asked by the spokes' account since this claim began, by its own record: all of it.
+    pub(crate) async fn asked_by_account(&self) -> Vec<AuditEntry> {
+        let name = account::user(&self.home);
+        let all = self.cluster.requests_since(self.from).await;
+        all.into_iter().filter(|entry| entry.user == name).collect()
     }
 
     fn agents(&self) -> String {
@@ -310,6 +332,24 @@ impl World {
         self.cluster.write_kubeconfig(path);
     }
 
+    /// What an administrator's kubectl prints. Nothing where Kubernetes is left out, and with it its kubectl.
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> Option<String> {
+        let program = kubectl().await?;
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("kubeconfig");
+        self.write_kubeconfig(&config);
+        let mut kubectl = tokio::process::Command::new(program);
+        kubectl.args(args).env("KUBECONFIG", &config).env("KUBECACHEDIR", dir.path().join("cache"));
+        let output = kubectl.output().await.unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Some(String::from_utf8(output.stdout).unwrap())
+    }
+
+    /// The spokes' account's.
+    pub(crate) fn account_kubeconfig(&self) -> &str {
+        &self.account
+    }
+
     /// A HealAction that somebody left behind.
     pub(crate) async fn leave_action(&self, action: &HealAction) {
         self.post(&actions(&self.home), &serde_json::to_value(action).unwrap()).await;
@@ -377,6 +417,17 @@ async fn take_creations(admin: &Client, home: &str) {
     let action = HealAction::named("probe", home, HealActionSpec::default());
     let path = format!("{}?dryRun=All", actions(home));
     raw::post(admin, &path, &serde_json::to_value(&action).unwrap()).await.expect(201);
+}
+
+/// Of the release whose control plane the tests run. Nothing where Kubernetes is left out.
+async fn kubectl() -> Option<PathBuf> {
+    if !testkube::cluster::real_is_wanted() {
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/kube/kubectl.sh");
+    let output = tokio::process::Command::new(script).stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.unwrap();
+    assert!(output.status.success(), "{script} ended with {}", output.status);
+    Some(String::from_utf8(output.stdout).unwrap().lines().last().expect("it prints where kubectl is").into())
 }
 
 fn actions(home: &str) -> String {

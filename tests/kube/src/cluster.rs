@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::audit::AuditEntry;
 use crate::kubelet::{Kubelet, NodeSpec};
-use crate::{ControlPlane, connect, control_plane, raw, settled};
+use crate::{ControlPlane, connect, control_plane, raw, seed, settled};
 
 /// A cluster for tests.
 pub enum TestCluster {
@@ -181,10 +181,32 @@ impl TestCluster {
     pub async fn service_account(&self, client: &Client, namespace: &str, name: &str) -> String {
         let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         raw::post(client, &accounts, &json!({ "metadata": { "name": name } })).await.expect(201);
+        self.account_kubeconfig(client, namespace, name).await
+    }
+
+    /// A kubeconfig by which to act as a service account that is there, for an hour.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub async fn account_kubeconfig(&self, client: &Client, namespace: &str, name: &str) -> String {
+        let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
         let request = json!({ "spec": { "audiences": null, "expirationSeconds": 3600 } });
         let answer = raw::post(client, &format!("{accounts}/{name}/token"), &request).await.expect(201);
         let token = answer.json["status"]["token"].as_str().unwrap_or_default();
         self.kubeconfig_with_token(token)
+    }
+
+    /// Makes objects, or brings those that are there to this, as `kubectl apply --server-side` does.
+    ///
+    /// # Panics
+    /// When the API server refuses one.
+    pub async fn apply(&self, client: &Client, objects: &[Value]) {
+        for object in objects {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let path = format!("{}/{name}?fieldManager=installer&force=true", seed::collection(object));
+            let answer = raw::patch(client, &path, raw::APPLY_PATCH, object).await;
+            assert!([200, 201].contains(&answer.code), "{path}: {}", answer.text);
+        }
     }
 
     /// Creates the CRD unless it is there, and waits until its resources can be used.

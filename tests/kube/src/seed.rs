@@ -152,11 +152,12 @@ pub async fn create(client: &Client, manifests: &[Value]) {
 }
 
 /// The path of the collection that an object belongs to.
-fn collection(manifest: &Value) -> String {
+pub(crate) fn collection(manifest: &Value) -> String {
     let text = |pointer: &str| manifest.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (api, kind) = (text("/apiVersion"), text("/kind"));
     let root = if api.contains('/') { format!("/apis/{api}") } else { format!("/api/{api}") };
-    let plural = format!("{}s", kind.to_lowercase());
+    let kind = kind.to_lowercase();
+    let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
     match text("/metadata/namespace") {
         "" => format!("{root}/{plural}"),
         namespace => format!("{root}/namespaces/{namespace}/{plural}"),
@@ -173,5 +174,7 @@ mod tests {
         assert_eq!(collection(&pool.pod("a", 1)), "/api/v1/namespaces/n/pods");
         assert_eq!(collection(&pool.pdb("a", "b", 1)), "/apis/policy/v1/namespaces/n/poddisruptionbudgets");
         assert_eq!(collection(&pool.stateful_set("a", 1)[0]), "/api/v1/persistentvolumes");
+        let policy = json!({ "apiVersion": "x.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {} });
+        assert_eq!(collection(&policy), "/apis/x.io/v1/validatingadmissionpolicies");
     }
 }

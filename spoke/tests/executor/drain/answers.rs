@@ -38,7 +38,7 @@ impl Against {
         if !w.is_kubernetes() {
             return None;
         }
-        let person = w.client("person").await;
+        let person = w.admin.clone();
         let mut paths = Vec::new();
         for (plural, object) in objects {
             raw::post(&person, &format!("{ADMISSION}/{plural}"), object).await.expect(201);

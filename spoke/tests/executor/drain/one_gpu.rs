@@ -107,7 +107,7 @@ async fn who_takes_the_drain_of_one_gpu_up_spares_whom_its_first_leader_spared(w
 }
 
 /// A claim that was given a device, and a pod that has it.
-async fn claimed(w: &World, name: &str, driver: &str, device: &str) {
+pub(crate) async fn claimed(w: &World, name: &str, driver: &str, device: &str) {
     let api = format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims", w.ns);
     let request = json!({"name": "device", "exactly": {"deviceClassName": driver}});
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},

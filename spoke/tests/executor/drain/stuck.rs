@@ -32,7 +32,7 @@ async fn overdue(w: &World, spoke: &mut Spoke) -> (Command, CommandStatus, Strin
 
 async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
     w.gpu_pod("web-1", "n1", json!({"spec": {"terminationGracePeriodSeconds": 1}})).await;
-    let person = w.client("person").await;
+    let person = w.admin.clone();
     let set = async |finalizers: Value| {
         let path = format!("/api/v1/namespaces/{}/pods/web-1?fieldManager=team-operator", w.ns);
         raw::patch(&person, &path, raw::MERGE_PATCH, &json!({"metadata": {"finalizers": finalizers}})).await.expect(200);
@@ -50,7 +50,7 @@ async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
 async fn a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not(w: World) {
     let hangs = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 1}});
     w.gpu_pod("web-1", "n1", hangs).await;
-    let person = w.client("person").await;
+    let person = w.admin.clone();
     let ready = async |word: &str| {
         let path = format!("/api/v1/nodes/{}/status", w.name("n1"));
         let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": word, "reason": "x", "message": "x"}]}});

@@ -5,7 +5,7 @@ use super::files::Files;
 
 /// Controllers that run. Not the node lifecycle controller, since nobody renews the nodes, and not the
 /// pod garbage collector, which would clear away what a test has left standing on purpose.
-const CONTROLLERS: [&str; 13] = [
+const CONTROLLERS: [&str; 14] = [
     "disruption-controller",
     "deployment-controller",
     "replicaset-controller",
@@ -19,6 +19,7 @@ const CONTROLLERS: [&str; 13] = [
     "persistentvolumeclaim-protection-controller",
     "persistentvolume-protection-controller",
     "root-ca-certificate-publisher-controller",
+    "validatingadmissionpolicy-status-controller",
 ];
 
 pub(super) fn etcd(files: &Files, port: u16, peer_port: u16) -> Vec<String> {

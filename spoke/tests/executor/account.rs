@@ -1,0 +1,68 @@
+//! The account that ships with the spoke: made from the files of deploy/spoke, and waited for until the API server goes by
+//! them. Where RBAC is not looked at, on kubesim, it may do everything.
+
+use std::collections::BTreeMap;
+
+use gpuheal_spoke::rights::{ACCOUNT, Grant, NODE_EVENTS, OWN_NAMESPACE, Place, RIGHTS, Right, Sheet};
+use kube::Client;
+use serde_json::{Value, json};
+use testkube::{TestCluster, connect::connect, raw, settled};
+
+/// Who it is to the API server.
+pub(crate) fn user(home: &str) -> String {
+    format!("system:serviceaccount:{home}:{ACCOUNT}")
+}
+
+fn objects(sheet: Sheet, home: &str) -> Vec<Value> {
+    sheet.yaml(home).split("---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect()
+}
+
+fn sheet(grant: Grant) -> Sheet {
+    match grant {
+        Grant::Observe => Sheet::Observe,
+        Grant::Notify => Sheet::Notify,
+        Grant::Mark => Sheet::Mark,
+        Grant::Heal => Sheet::Heal,
+        Grant::Restart => Sheet::Restart,
+        Grant::PastBudgets => Sheet::PastBudgets,
+    }
+}
+
+/// Installs it with these grants, under the admission policies, and gives its kubeconfig once the grants are in force.
+pub(crate) async fn install(cluster: &TestCluster, admin: &Client, home: &str, grants: &[Grant]) -> String {
+    cluster.apply(admin, &objects(Sheet::Observe, home)).await;
+    cluster.apply(admin, &objects(Sheet::Admission, home)).await;
+    for grant in grants {
+        cluster.apply(admin, &objects(sheet(*grant), home)).await;
+    }
+    let kubeconfig = cluster.account_kubeconfig(admin, home, ACCOUNT).await;
+    let account = connect(&kubeconfig, "installer").await.unwrap();
+    // A role is seen whole: one right of each is enough.
+    let mut one_of_each = BTreeMap::new();
+    for right in RIGHTS.iter().filter(|right| grants.contains(&right.grant)) {
+        one_of_each.entry((right.grant, right.place)).or_insert(right);
+    }
+    for right in one_of_each.into_values() {
+        settled::is_true("the account has what it was granted", || may(&account, right, right.verbs[0], home)).await;
+    }
+    kubeconfig
+}
+
+/// Whether the API server lets its caller do it.
+pub(crate) async fn may(client: &Client, right: &Right, verb: &str, home: &str) -> bool {
+    let name = right.names.first().map_or("", |name| if *name == OWN_NAMESPACE { home } else { name });
+    let namespace = match right.place {
+        Place::Own => home,
+        Place::NodeEvents => NODE_EVENTS,
+        Place::Cluster => "",
+    };
+    let attributes = json!({
+        "verb": verb, "group": right.group, "resource": right.plural(), "subresource": right.subresource(),
+        "namespace": namespace, "name": name,
+    });
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes},
+    });
+    let answer = raw::post(client, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &review).await.expect(201);
+    answer.json["status"]["allowed"] == true
+}

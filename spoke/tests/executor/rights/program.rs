@@ -1,0 +1,76 @@
+//! The spoke's own program, whole, as its account and without a hub.
+
+use std::{path::Path, process::Stdio};
+
+use testkube::settled;
+use tokio::process::{Child, Command};
+
+use crate::{hub::trust_json, world::World};
+
+/// Ends when dropped, as a kill does it.
+pub(super) struct Program {
+    http: String,
+    client: reqwest::Client,
+    _child: Child,
+    _dir: tempfile::TempDir,
+}
+
+impl Program {
+    pub(super) async fn start(w: &World) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("kubeconfig"), w.account_kubeconfig()).unwrap();
+        std::fs::create_dir(path("identity")).unwrap();
+        identity(&path("identity"));
+        let mut program = Command::new(env!("CARGO_BIN_EXE_gpuheal-spoke"));
+        program.args(["run", "--hub", "https://127.0.0.1:1", "--replica-id", "whole", "--listen-http", "127.0.0.1:0"]);
+        program.args(["--namespace", &w.home]);
+        for (flag, file) in
+            [("--kubeconfig", "kubeconfig"), ("--identity", "identity"), ("--journal", "journal"), ("--ready-file", "ready")]
+        {
+            program.arg(flag).arg(path(file));
+        }
+        let child = program.stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+        let http = settled::until("the program serves", || async {
+            let ready = std::fs::read(path("ready")).ok()?;
+            let ready: serde_json::Value = serde_json::from_slice(&ready).ok()?;
+            ready["http"].as_str().map(str::to_owned)
+        })
+        .await;
+        Self { http, client: reqwest::Client::builder().no_proxy().build().unwrap(), _child: child, _dir: dir }
+    }
+
+    async fn get(&self, path: &str) -> String {
+        let answer = self.client.get(format!("http://{}{path}", self.http)).send().await;
+        match answer {
+            Ok(answer) => answer.text().await.unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// All else that readiness asks for is there.
+    pub(super) async fn waits_for_nothing_but_the_hub(&self) {
+        settled::is_true("only the hub is missing", || async {
+            self.get("/readyz").await == "hub does not answer: faults are journaled, nothing new is done\n"
+        })
+        .await;
+    }
+
+    pub(super) async fn leads(&self) {
+        settled::is_true("it leads", || async { self.get("/metrics").await.contains("gpu_selfhealing_leader_active 1") }).await;
+    }
+}
+
+/// One that signs itself: the hub that it would be for is not there.
+fn identity(dir: &Path) {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.subject_alt_names.push(rcgen::SanType::URI("spiffe://t/cluster/c1/spoke".try_into().unwrap()));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap().pem();
+    let trust = trust_json();
+    for (name, text) in
+        [("tls.crt", &*certificate), ("tls.key", &*key.serialize_pem()), ("ca.crt", &*certificate), ("trust.json", &*trust)]
+    {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+}
