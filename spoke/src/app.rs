@@ -15,8 +15,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Args, Command, Run},
-    healaction,
+    args::{Args, Command, Doctor, Run},
+    doctor, healaction,
 };
 use parts::Parts;
 
@@ -29,7 +29,8 @@ const HAND_WITHIN: Duration = Duration::from_secs(20);
 /// would have each keep memory of its own, and a machine of 64 cores make the spoke several times as large.
 const WORKERS: usize = 2;
 
-/// The program: does what its command line says. Exit codes: 0 told to end, 1 failed; clap exits with 2 by itself.
+/// The program: does what its command line says. Exit codes: 0 told to end, 1 failed or problems found; clap exits with 2 by
+/// itself.
 #[must_use]
 pub fn main() -> ExitCode {
     match Args::parse().command {
@@ -41,7 +42,25 @@ pub fn main() -> ExitCode {
             print!("{}", rights.sheet.yaml(&rights.namespace));
             ExitCode::SUCCESS
         }
+        Command::Doctor(doctor) => self::examine(&doctor),
         Command::Run(run) => self::run(*run),
+    }
+}
+
+fn examine(args: &Doctor) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime");
+    let told = runtime.and_then(|runtime| {
+        let report = runtime.block_on(doctor::run(args))?;
+        print!("{}", report.text(args.output)?);
+        Ok(report.problems == 0)
+    });
+    match told {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", chain(&*error));
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -6,11 +6,21 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gpuheal_proto::{ids::ReplicaId, kubernetes, words::Level};
 use gpuheal_spoke_core::ceiling::parse_duration;
 
-use crate::{ceiling::Flags, elector, journal, link::Hub, rights::Sheet, scrape::StaticTarget};
+use crate::{
+    ceiling::Flags,
+    elector, journal,
+    link::Hub,
+    rights::{Grant, Sheet},
+    scrape::StaticTarget,
+};
 
 /// What is logged by default.
 pub const LOG: &str = "info,kube_client=off";
 
+/// Label of DCGM exporter pods as NVIDIA's own chart and operator set it.
+const EXPORTER_SELECTOR: &str = "app=nvidia-dcgm-exporter";
+/// Port of DCGM exporters.
+const EXPORTER_PORT: u16 = 9400;
 /// Longest name of a namespace: a label of DNS.
 const NAMESPACE_MAX: usize = 63;
 
@@ -32,6 +42,52 @@ pub enum Command {
     Crd,
     /// Print what the spoke's account needs in a cluster, or must not do there, as YAML for `kubectl apply -f -`.
     Rights(Rights),
+    /// Look for what stands in the way of a spoke in this cluster, before it is installed and after. Changes nothing. Exit
+    /// status 0: no problem, 1: problems, or nobody to ask, 2: wrong usage.
+    Doctor(Box<Doctor>),
+}
+
+/// Settings of `doctor`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Doctor {
+    /// Kubeconfig of the cluster; the pod's own account when left out.
+    #[arg(long, env = "GPUHEAL_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of our own objects.
+    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
+    pub namespace: String,
+    /// How far the spoke is to go here; mode approve takes what heal does.
+    #[arg(long, value_enum, default_value_t = Grant::Observe)]
+    pub mode: Grant,
+    /// Label selector of DCGM exporter pods.
+    #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
+    pub exporter_selector: String,
+    /// Port of an exporter pod that declares none.
+    #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = EXPORTER_PORT)]
+    pub exporter_port: u16,
+    /// An exporter outside of pods, as URL=NODE. May be repeated.
+    #[arg(long = "exporter", env = "GPUHEAL_EXPORTERS", value_name = "URL=NODE", value_delimiter = ',')]
+    pub exporters: Vec<StaticTarget>,
+    /// Where Alertmanager reaches the spoke, such as http://gpuheal-spoke.gpu-selfhealing:8080; not looked at when left out.
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    pub webhook: Option<String>,
+    /// File with the bearer token that posts must show.
+    #[arg(long, env = "GPUHEAL_WEBHOOK_TOKEN_FILE", value_name = "FILE")]
+    pub webhook_token_file: Option<PathBuf>,
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How results look; gpuhealctl's option has the same name and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For scripts.
+    Json,
+    /// For scripts and people.
+    Yaml,
 }
 
 /// Settings of `rights`.
@@ -76,7 +132,7 @@ pub struct Run {
     #[arg(long, env = "GPUHEAL_WEBHOOK_TOKEN_FILE", value_name = "FILE")]
     pub webhook_token_file: Option<PathBuf>,
     /// Label selector of DCGM exporter pods.
-    #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = "app=nvidia-dcgm-exporter")]
+    #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
     pub exporter_selector: String,
     /// Label selector of device plugin pods, whose start takes allocatable down for a while. May be repeated; by environment,
     /// several are separated by semicolons.
@@ -89,7 +145,7 @@ pub struct Run {
     )]
     pub device_plugin_selectors: Vec<String>,
     /// Port of an exporter pod that declares none.
-    #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = 9400)]
+    #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = EXPORTER_PORT)]
     pub exporter_port: u16,
     /// An exporter outside of pods, as URL=NODE. May be repeated.
     #[arg(long = "exporter", env = "GPUHEAL_EXPORTERS", value_name = "URL=NODE", value_delimiter = ',')]
@@ -172,6 +228,12 @@ fn namespace(text: &str) -> Result<String, String> {
     if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no name of a namespace")) }
 }
 
+fn http_url(text: &str) -> Result<String, String> {
+    let good =
+        text.parse::<http::Uri>().is_ok_and(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
+    if good { Ok(text.to_owned()) } else { Err(format!("{text:?} is no URL like http://gpuheal-spoke.gpu-selfhealing:8080")) }
+}
+
 fn filter(text: &str) -> Result<String, String> {
     match tracing_subscriber::EnvFilter::try_new(text) {
         Ok(_) => Ok(text.to_owned()),
@@ -196,7 +258,7 @@ mod tests {
     fn run(more: &[&str]) -> Result<Box<Run>, clap::Error> {
         match Args::try_parse_from(LEAST.iter().chain(more))?.command {
             Command::Run(run) => Ok(run),
-            Command::Crd | Command::Rights(_) => unreachable!("run was asked"),
+            Command::Crd | Command::Rights(_) | Command::Doctor(_) => unreachable!("run was asked"),
         }
     }
 
@@ -229,7 +291,7 @@ mod tests {
     fn the_commands_of_going_live_are_ones_that_this_spoke_takes() {
         let page = include_str!("../../docs/going-live.md").replace("\\\n", " ");
         let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("gpuheal-spoke ")).collect();
-        assert_eq!(lines.len(), 2, "two replicas");
+        assert_eq!(lines.len(), 3, "doctor, and two replicas");
         for line in lines {
             Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

@@ -94,7 +94,8 @@ impl FenceStore {
 
 const KEYS: [&str; 3] = ["keyEpoch", "hubTerm", "trustVersion"];
 
-fn parse(data: &BTreeMap<String, String>) -> Result<Fence, Error> {
+/// The numbers in its data.
+pub(crate) fn parse(data: &BTreeMap<String, String>) -> Result<Fence, Error> {
     let number = |key: &'static str| match data.get(key) {
         None => Ok(0),
         Some(text) => text.parse().map_err(|_| Error::Number { key, text: text.clone() }),

@@ -12,6 +12,7 @@ pub mod ceiling;
 mod chance;
 pub mod clock;
 pub mod derive;
+pub mod doctor;
 pub mod elector;
 pub mod events;
 pub mod execute;

@@ -30,6 +30,7 @@ pub enum Grant {
     /// And mark nodes, and undo that.
     Mark,
     /// And evict GPU pods within their budgets: what both modes `approve` and `heal` need.
+    #[value(alias = "approve")]
     Heal,
     /// And restart workloads by their pod template.
     Restart,
@@ -54,10 +55,10 @@ impl Grant {
         }
     }
 
-    /// Whether who was given `self` needs `right` too.
+    /// Whether who is to do what `self` gives needs `other` too.
     #[must_use]
-    pub fn covers(self, right: &Right) -> bool {
-        right.grant == self || right.grant < self.min(Self::Restart)
+    pub fn covers(self, other: Self) -> bool {
+        other == self || other < self.min(Self::Restart)
     }
 }
 

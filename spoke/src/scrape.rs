@@ -26,6 +26,7 @@ use crate::{
 
 pub use fetch::{Failure, Fetcher};
 pub use rounds::Rounds;
+pub(crate) use targets::all as targets;
 pub use targets::{StaticTarget, Target};
 
 /// Requests at once: at 8 MiB a page at most, 256 MiB, and 1,000 exporters of 20 ms each are asked in under a second.

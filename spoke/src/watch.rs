@@ -30,8 +30,10 @@ pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
 pub use node::NodeEntry;
 pub use plugins::Plugins;
 pub use pod::{Owner, PodEntry};
+pub(crate) use resources::{gpu_count, is_gpu};
 pub use service::{ServicePod, ServicePods};
 pub use touched::Touched;
+pub(crate) use wire::PodSeen;
 #[cfg(test)]
 pub(crate) use {
     follow::Keep,

@@ -53,7 +53,7 @@ pub struct ParseTargetError {
 
 /// Every exporter: those given by hand, and pods that run on a node and have an address. One per node: what is given by
 /// hand wins, then the pod that comes first by name.
-pub(super) fn all(pods: &mut dyn Iterator<Item = &ServicePod>, fixed: &[StaticTarget], port: u16) -> Vec<Target> {
+pub(crate) fn all(pods: &mut dyn Iterator<Item = &ServicePod>, fixed: &[StaticTarget], port: u16) -> Vec<Target> {
     let mut pods: Vec<_> = pods.collect();
     pods.sort_by(|a, b| a.name.cmp(&b.name));
     let found = pods.into_iter().filter_map(|pod| of_pod(pod, port));

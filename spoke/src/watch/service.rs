@@ -111,7 +111,8 @@ fn key(seen: &PodSeen) -> Key {
 }
 
 impl ServicePod {
-    fn of(seen: &PodSeen) -> Self {
+    /// What is kept of it.
+    pub(crate) fn of(seen: &PodSeen) -> Self {
         let (meta, status) = (&seen.metadata, &seen.status);
         let ports = || seen.spec.containers.iter().flatten().flat_map(|container| container.ports.iter().flatten());
         let named = ports().find(|port| port.name.as_deref() == Some("metrics")).or_else(|| ports().next());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gpuheal_spoke::rights::{ACCOUNT, Grant, NODE_EVENTS, OWN_NAMESPACE, Place, RIGHTS, Right, Sheet};
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 use testkube::{TestCluster, connect::connect, raw, settled};
 
 /// Who it is to the API server.
@@ -13,27 +13,12 @@ pub(crate) fn user(home: &str) -> String {
     format!("system:serviceaccount:{home}:{ACCOUNT}")
 }
 
-fn objects(sheet: Sheet, home: &str) -> Vec<Value> {
-    sheet.yaml(home).split("---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect()
-}
-
-fn sheet(grant: Grant) -> Sheet {
-    match grant {
-        Grant::Observe => Sheet::Observe,
-        Grant::Notify => Sheet::Notify,
-        Grant::Mark => Sheet::Mark,
-        Grant::Heal => Sheet::Heal,
-        Grant::Restart => Sheet::Restart,
-        Grant::PastBudgets => Sheet::PastBudgets,
-    }
-}
-
 /// Installs it with these grants, under the admission policies, and gives its kubeconfig once the grants are in force.
 pub(crate) async fn install(cluster: &TestCluster, admin: &Client, home: &str, grants: &[Grant]) -> String {
-    cluster.apply(admin, &objects(Sheet::Observe, home)).await;
-    cluster.apply(admin, &objects(Sheet::Admission, home)).await;
+    cluster.apply(admin, &Sheet::Observe.objects(home)).await;
+    cluster.apply(admin, &Sheet::Admission.objects(home)).await;
     for grant in grants {
-        cluster.apply(admin, &objects(sheet(*grant), home)).await;
+        cluster.apply(admin, &grant.sheet().objects(home)).await;
     }
     let kubeconfig = cluster.account_kubeconfig(admin, home, ACCOUNT).await;
     let account = connect(&kubeconfig, "installer").await.unwrap();

@@ -7,10 +7,12 @@
 
 mod account;
 mod dates;
+mod doctor;
 mod drain;
 mod healaction;
 mod hub;
 mod overridden;
+mod program;
 mod quarantine;
 mod refuse;
 mod release;
@@ -37,6 +39,8 @@ fn main() -> std::process::ExitCode {
             takeover::claims(),
             dates::claims(),
             rights::claims(),
+            rights::never::claims(),
+            doctor::claims(),
         ]
         .concat(),
     )

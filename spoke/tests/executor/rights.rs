@@ -1,8 +1,7 @@
 //! Least power: what the account that ships with a spoke may do, by the API server's own answers and its own record. All
 //! other claims act as that account too, with every grant; here are the grants one by one, and what none of them gives.
 
-mod never;
-mod program;
+pub(crate) mod never;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,28 +18,20 @@ use kubesim::build;
 use serde_json::json;
 use testkube::{AuditEntry, settled};
 
-use self::program::Program;
 use crate::{
     drain::{blocked, one_gpu::claimed},
     hub::{drain, mark, release, signed},
+    program::Program,
     replica::Spoke,
     world::{World, marks, owner},
 };
 
-pub(crate) fn claims() -> Vec<testkube::claims::Claim<World>> {
-    [ours::claims(), never::claims()].concat()
-}
-
-mod ours {
-    use super::*;
-
-    testkube::claims![
-        each_right_is_used_and_nothing_that_is_used_is_missing,
-        a_spoke_that_may_only_observe_is_ready_and_writes_in_its_own_namespace_alone,
-        a_spoke_that_may_only_mark_marks_and_releases_and_evicts_nobody,
-        without_the_right_to_pass_a_budget_its_pod_stays_and_is_named,
-    ];
-}
+testkube::claims![
+    each_right_is_used_and_nothing_that_is_used_is_missing,
+    a_spoke_that_may_only_observe_is_ready_and_writes_in_its_own_namespace_alone,
+    a_spoke_that_may_only_mark_marks_and_releases_and_evicts_nobody,
+    without_the_right_to_pass_a_budget_its_pod_stays_and_is_named,
+];
 
 fn at_once(outcome: DeadlineOutcome) -> Step {
     let Step::Drain(mut words) = drain() else { unreachable!() };

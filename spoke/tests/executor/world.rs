@@ -332,6 +332,11 @@ impl World {
         self.cluster.write_kubeconfig(path);
     }
 
+    /// The same as text.
+    pub(crate) fn admin_kubeconfig(&self) -> String {
+        self.cluster.kubeconfig_yaml()
+    }
+
     /// What an administrator's kubectl prints. Nothing where Kubernetes is left out, and with it its kubectl.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Option<String> {
         let program = kubectl().await?;

@@ -1,14 +1,15 @@
-//! The spoke's own program, whole, as its account and without a hub.
+//! The spoke's own program: whole, as its account and without a hub; and its `doctor`, as whoever is to look.
 
 use std::{path::Path, process::Stdio};
 
+use serde_json::Value;
 use testkube::settled;
 use tokio::process::{Child, Command};
 
 use crate::{hub::trust_json, world::World};
 
 /// Ends when dropped, as a kill does it.
-pub(super) struct Program {
+pub(crate) struct Program {
     http: String,
     client: reqwest::Client,
     _child: Child,
@@ -16,7 +17,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) async fn start(w: &World) -> Self {
+    pub(crate) async fn start(w: &World) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("kubeconfig"), w.account_kubeconfig()).unwrap();
@@ -33,11 +34,16 @@ impl Program {
         let child = program.stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
         let http = settled::until("the program serves", || async {
             let ready = std::fs::read(path("ready")).ok()?;
-            let ready: serde_json::Value = serde_json::from_slice(&ready).ok()?;
+            let ready: Value = serde_json::from_slice(&ready).ok()?;
             ready["http"].as_str().map(str::to_owned)
         })
         .await;
         Self { http, client: reqwest::Client::builder().no_proxy().build().unwrap(), _child: child, _dir: dir }
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.http)
     }
 
     async fn get(&self, path: &str) -> String {
@@ -49,16 +55,55 @@ impl Program {
     }
 
     /// All else that readiness asks for is there.
-    pub(super) async fn waits_for_nothing_but_the_hub(&self) {
+    pub(crate) async fn waits_for_nothing_but_the_hub(&self) {
         settled::is_true("only the hub is missing", || async {
             self.get("/readyz").await == "hub does not answer: faults are journaled, nothing new is done\n"
         })
         .await;
     }
 
-    pub(super) async fn leads(&self) {
+    pub(crate) async fn leads(&self) {
         settled::is_true("it leads", || async { self.get("/metrics").await.contains("gpu_selfhealing_leader_active 1") }).await;
     }
+}
+
+/// What `doctor` said.
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
+    /// Null unless it was asked for JSON.
+    pub(crate) report: Value,
+}
+
+impl Said {
+    /// The finding that fits, by its check, what it is about (`""`: whatever) and a part of what was found.
+    pub(crate) fn finding(&self, check: &str, about: &str, found: &str) -> Option<&Value> {
+        let fits = |one: &&Value| {
+            let text = |field: &str| one[field].as_str().unwrap_or_default();
+            text("check") == check && (about.is_empty() || text("about") == about) && text("found").contains(found)
+        };
+        self.report["findings"].as_array()?.iter().find(fits)
+    }
+
+    /// The same, which must be there and of this level.
+    pub(crate) fn is(&self, level: &str, check: &str, about: &str, found: &str) -> &Value {
+        let Some(finding) = self.finding(check, about, found) else { panic!("no {check} {about} {found:?} in {}", self.text) };
+        assert_eq!(finding["level"], level, "{finding}");
+        finding
+    }
+}
+
+/// Runs `doctor` to its end.
+pub(crate) async fn doctor(kubeconfig: &str, args: &[&str]) -> Said {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("kubeconfig");
+    std::fs::write(&config, kubeconfig).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_gpuheal-spoke"));
+    program.arg("doctor").arg("--kubeconfig").arg(config).args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let output = program.output().await.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_str(&text).unwrap_or_default();
+    Said { code: output.status.code(), text, report }
 }
 
 /// One that signs itself: the hub that it would be for is not there.

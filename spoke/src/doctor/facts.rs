@@ -1,0 +1,165 @@
+//! What was seen of a cluster, as far as it is judged. Plain data: whatever could not be seen says why.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use gpuheal_spoke_core::scrape::metric::Metric;
+use serde_json::Value;
+
+use crate::rights::Grant;
+
+/// What was seen, or why not.
+pub(crate) type Seen<T> = Result<T, String>;
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Of our own objects.
+    pub namespace: String,
+    /// How far the account is to go.
+    pub mode: Grant,
+    /// The API server.
+    pub server: Seen<Server>,
+    /// What the account may do.
+    pub account: Seen<Account>,
+    /// Our namespace is there.
+    pub home: Seen<bool>,
+    /// The HealAction CRD.
+    pub crd: Seen<Option<Value>>,
+    /// Our admission policies and their bindings that are there.
+    pub policies: Seen<Vec<Value>>,
+    /// Our Lease.
+    pub lease: Seen<Option<Lease>>,
+    /// The fence's data.
+    pub fence: Seen<Option<BTreeMap<String, String>>>,
+    /// The owner's settings.
+    pub config: Seen<Option<String>>,
+    /// All nodes.
+    pub nodes: Seen<Vec<Node>>,
+    /// All exporters that are known.
+    pub exporters: Seen<Vec<Exporter>>,
+    /// The listener, where one was named.
+    pub webhook: Option<Webhook>,
+    /// Pods that hold GPUs.
+    pub pods: Seen<Vec<Pod>>,
+    /// PodDisruptionBudgets.
+    pub budgets: Seen<Vec<Budget>>,
+    /// Namespaces with stateful GPU pods whose owner allows their eviction.
+    pub allowed: Seen<BTreeSet<String>>,
+    /// `namespace/name` of claims whose volume is on one node's own disk.
+    pub local_claims: Seen<BTreeSet<String>>,
+}
+
+/// The API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// As it says, such as `v1.36.3`.
+    pub version: String,
+    /// Major and minor.
+    pub number: (u32, u32),
+    /// How far its clock is from ours, as well as a `Date` of whole seconds tells.
+    pub clock_off: Option<Duration>,
+}
+
+/// What was answered about the account's rights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Whose rights these are.
+    pub user: String,
+    /// It is the spoke's account.
+    pub ours: bool,
+    /// By row of the table and verb.
+    pub held: BTreeMap<(usize, &'static str), bool>,
+    /// What no spoke ever does, and this one may.
+    pub beyond: Vec<String>,
+}
+
+/// Our Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lease {
+    /// Empty when nobody holds it.
+    pub holder: String,
+    /// Since its last renewal.
+    pub age: Option<Duration>,
+    /// How long one lasts.
+    pub lasts: Duration,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// GPUs that it has.
+    pub gpus: u32,
+    /// GPUs that it offers.
+    pub offered: u32,
+    /// A label says that there is a GPU in it.
+    pub labelled: bool,
+}
+
+/// An exporter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exporter {
+    /// Whose GPUs it tells of.
+    pub node: String,
+    /// Host and port.
+    pub address: String,
+    /// Metrics that its page has, or why there is none.
+    pub page: Seen<BTreeSet<Metric>>,
+}
+
+/// The webhook's listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// Where it was looked for.
+    pub url: String,
+    /// What `GET /readyz` answers.
+    pub ready: Seen<(u16, String)>,
+    /// What a post without a token is answered.
+    pub without_token: Seen<u16>,
+    /// What a post with the token is answered, where one was given: an empty object, which starts nothing.
+    pub with_token: Option<Seen<u16>>,
+}
+
+/// A pod that holds a GPU and that a drain would look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Where.
+    pub namespace: String,
+    /// Which.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Who makes another; empty when nobody does.
+    pub controller: String,
+    /// Its claims.
+    pub claims: Vec<String>,
+    /// Volumes that go with it or stay behind: `emptyDir` on disk and `hostPath`, by name.
+    pub scratch: Vec<String>,
+    /// `gpu-selfhealing.io/evict: never`.
+    pub never: bool,
+}
+
+/// A PodDisruptionBudget.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Where.
+    pub namespace: String,
+    /// Which.
+    pub name: String,
+    /// `namespace/name` of those GPU pods that it covers.
+    pub covers: Vec<String>,
+    /// Pods that it counts.
+    pub expected: i32,
+    /// How many must be healthy.
+    pub desired: i32,
+    /// How many are.
+    pub healthy: i32,
+    /// Pods that are not ready may go all the same.
+    pub unhealthy_may_go: bool,
+    /// Why its numbers cannot be told; empty when they can.
+    pub failed: String,
+}

@@ -1,0 +1,115 @@
+//! What the spoke's account may do: asked of itself where it is the account that asks, else of whoever may review others.
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{
+    authentication::v1::SelfSubjectReview,
+    authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
+    },
+};
+use kube::{Api, Client, api::PostParams};
+
+use super::{
+    super::facts::{Account, Seen},
+    call,
+};
+use crate::rights::{ACCOUNT, NODE_EVENTS, OWN_NAMESPACE, Place, RIGHTS, Right};
+
+/// Questions under way at once.
+const AT_ONCE: usize = 8;
+
+/// What no spoke ever does: verb, group, resource.
+const BEYOND: [(&str, &str, &str); 9] = [
+    ("delete", "", "nodes"),
+    ("update", "", "nodes"),
+    ("patch", "", "nodes/status"),
+    ("create", "", "pods"),
+    ("create", "", "pods/exec"),
+    ("list", "", "secrets"),
+    ("create", "", "serviceaccounts/token"),
+    ("create", "rbac.authorization.k8s.io", "clusterrolebindings"),
+    ("impersonate", "", "users"),
+];
+
+/// Who asks about whom.
+enum Asker {
+    /// The spoke's account about itself.
+    Account,
+    /// Somebody about the spoke's account.
+    Reviewer,
+    /// Somebody who may not, about himself.
+    Other,
+}
+
+/// Its rights by the table.
+pub(super) async fn account(client: &Client, namespace: &str) -> Seen<Account> {
+    let account = format!("system:serviceaccount:{namespace}:{ACCOUNT}");
+    let me =
+        call(Api::<SelfSubjectReview>::all(client.clone()).create(&PostParams::default(), &SelfSubjectReview::default())).await;
+    let me = me.ok().and_then(|me| me.status?.user_info?.username).unwrap_or_default();
+    let probe = attributes(&RIGHTS[0], RIGHTS[0].verbs[0], namespace);
+    let asker = if me == account {
+        Asker::Account
+    } else if may(client, &Asker::Reviewer, namespace, probe).await.is_ok() {
+        Asker::Reviewer
+    } else {
+        Asker::Other
+    };
+    let asker = &asker;
+    let rows = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, right, *verb)));
+    let asked = rows.map(|(at, right, verb)| async move {
+        let may = may(client, asker, namespace, attributes(right, verb, namespace)).await?;
+        Ok::<_, String>(((at, verb), may))
+    });
+    let held = futures::stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut beyond = Vec::new();
+    for (verb, group, resource) in BEYOND {
+        let right = Right { grant: RIGHTS[0].grant, place: Place::Cluster, group, resource, names: &[], verbs: &[], why: "" };
+        if may(client, asker, namespace, attributes(&right, verb, namespace)).await? {
+            beyond.push(format!("{verb} {resource}"));
+        }
+    }
+    let ours = !matches!(asker, Asker::Other);
+    Ok(Account { user: if ours { account } else { me }, ours, held, beyond })
+}
+
+fn attributes(right: &Right, verb: &str, namespace: &str) -> ResourceAttributes {
+    let place = match right.place {
+        Place::Own => namespace,
+        Place::NodeEvents => NODE_EVENTS,
+        Place::Cluster => "",
+    };
+    let name = right.names.first().map(|name| if *name == OWN_NAMESPACE { namespace } else { name });
+    ResourceAttributes {
+        verb: Some(verb.to_owned()),
+        group: Some(right.group.to_owned()),
+        resource: Some(right.plural().to_owned()),
+        subresource: Some(right.subresource().to_owned()).filter(|subresource| !subresource.is_empty()),
+        namespace: Some(place.to_owned()),
+        name: name.map(str::to_owned),
+        ..ResourceAttributes::default()
+    }
+}
+
+async fn may(client: &Client, asker: &Asker, namespace: &str, attributes: ResourceAttributes) -> Seen<bool> {
+    let (client, params) = (client.clone(), PostParams::default());
+    let status = match asker {
+        Asker::Account | Asker::Other => {
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            call(Api::<SelfSubjectAccessReview>::all(client).create(&params, &review)).await?.status
+        }
+        Asker::Reviewer => {
+            let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}"), "system:authenticated"];
+            let spec = SubjectAccessReviewSpec {
+                user: Some(format!("system:serviceaccount:{namespace}:{ACCOUNT}")),
+                groups: Some(groups.map(str::to_owned).to_vec()),
+                resource_attributes: Some(attributes),
+                ..Default::default()
+            };
+            let review = SubjectAccessReview { spec, ..Default::default() };
+            call(Api::<SubjectAccessReview>::all(client).create(&params, &review)).await?.status
+        }
+    };
+    Ok(status.is_some_and(|status| status.allowed))
+}

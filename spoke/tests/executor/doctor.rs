@@ -1,0 +1,241 @@
+//! `gpuheal-spoke doctor`, the program as it ships: what it says of a cluster before the install and after, to a person and
+//! to the spoke's own account. Other claims share the cluster, so that each finding is told by what it is about.
+
+use gpuheal_spoke::rights::Grant;
+use kubesim::build;
+use serde_json::{Value, json};
+use testkube::raw;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{
+    account,
+    program::{Program, doctor},
+    world::World,
+};
+
+testkube::claims![
+    before_the_install_it_says_what_is_missing_and_after_it_that_all_is_there,
+    it_names_what_a_drain_would_meet,
+    the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told,
+    a_right_to_change_nodes_without_its_policy_is_a_problem,
+    it_says_which_exporters_lack_what,
+    it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing,
+    it_changes_nothing,
+];
+
+/// An exporter that serves a page to whoever connects.
+async fn exporter(page: &'static str) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut head = [0; 4096];
+            let _ = stream.read(&mut head).await;
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}", page.len());
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    url
+}
+
+const WHOLE: &str = "DCGM_FI_DEV_XID_ERRORS{gpu=\"0\",UUID=\"GPU-1\"} 0\n\
+    DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu=\"0\",UUID=\"GPU-1\"} 0\n\
+    DCGM_FI_DEV_ECC_SBE_VOL_TOTAL{gpu=\"0\",UUID=\"GPU-1\"} 0\n\
+    DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 40\n\
+    DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-1\"} 0\n";
+
+/// All nodes of this claim have that exporter.
+fn everywhere(w: &World, url: &str) -> Vec<String> {
+    (1..=4).map(|n| format!("--exporter={url}={}", w.name(&format!("n{n}")))).collect()
+}
+
+async fn before_the_install_it_says_what_is_missing_and_after_it_that_all_is_there(w: World) {
+    let (admin, home) = (w.admin_kubeconfig(), format!("new-{}", w.home));
+    let exporters = everywhere(&w, &exporter(WHOLE).await);
+    let mut args = vec!["--namespace", &*home, "-o", "json"];
+    args.extend(exporters.iter().map(String::as_str));
+    let before = doctor(&admin, &args).await;
+    assert_eq!(before.code, Some(1), "{}", before.text);
+    let observe = format!("gpuheal-spoke rights observe --namespace {home} | kubectl apply -f -");
+    assert_eq!(before.is("problem", "namespace", &home, "is missing")["next"], observe);
+    before.is("problem", "lease", "gpu-selfhealing-leader", "is missing");
+    before.is("problem", "fence", "gpu-selfhealing-fence", "is missing");
+    before.is("note", "config", "", "nothing narrows");
+    before.is("ok", "version", "", "Kubernetes v1.");
+    before.is("ok", "clock", "", "0 s apart");
+    before.is("ok", "gpus", "", "GPUs on");
+    // As the API server has it, defaults and all.
+    before.is("ok", "crd", "HealAction", "is the one of this version");
+    if w.is_kubernetes() {
+        let lacks = before.is("problem", "rights", &account::user(&home), "lacks");
+        assert!(lacks["found"].as_str().unwrap().contains("for observe: get leases"), "{lacks}");
+        assert_eq!(lacks["next"], observe);
+    }
+
+    account::install(&w.cluster, &w.admin, &home, &[Grant::Observe]).await;
+    let broken = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpu-selfhealing-config"},
+        "data": {"config.yaml": "ceiling: {nodesOut: many}"}});
+    raw::post(&w.admin, &format!("/api/v1/namespaces/{home}/configmaps"), &broken).await.expect(201);
+    let after = doctor(&admin, &args).await;
+    for (check, about) in
+        [("namespace", home.as_str()), ("lease", "gpu-selfhealing-leader"), ("fence", "gpu-selfhealing-fence"), ("rights", "")]
+    {
+        let finding = after.finding(check, about, "").unwrap_or_else(|| panic!("no {check} in {}", after.text));
+        assert!(["ok", "note", "warning"].contains(&finding["level"].as_str().unwrap()), "{finding}");
+    }
+    after.is("ok", "rights", &account::user(&home), "has every right that observe takes");
+    after.is("problem", "config", "gpu-selfhealing-config", "ceiling.nodesOut");
+    let narrow = json!({"data": {"config.yaml": "ceiling: {mode: mark}"}});
+    let path = format!("/api/v1/namespaces/{home}/configmaps/gpu-selfhealing-config");
+    raw::patch(&w.admin, &path, raw::MERGE_PATCH, &narrow).await.expect(200);
+    let well = doctor(&admin, &args).await;
+    well.is("ok", "config", "gpu-selfhealing-config", "its own limit is mode mark");
+    // On kubesim the cluster is this claim's own: there is nothing else to be found.
+    if !w.is_kubernetes() {
+        assert_eq!((well.code, &well.report["problems"]), (Some(0), &json!(0)), "{}", well.text);
+        args.truncate(2);
+        let table = doctor(&admin, &args).await;
+        assert_eq!(table.code, Some(1), "without exporters: {}", table.text);
+        assert!(table.text.starts_with("problem  exporter   4 of 4 nodes with GPUs have none: "), "{}", table.text);
+        assert!(table.text.contains("\n                    -> run dcgm-exporter there"), "{}", table.text);
+    }
+    let usage = doctor(&admin, &["--mode", "levitate"]).await;
+    assert_eq!(usage.code, Some(2), "{}", usage.text);
+}
+
+async fn it_names_what_a_drain_would_meet(w: World) {
+    // One of one must stay; two budgets; no controller; scratch space; storage without the namespace's word, on a local disk.
+    w.guarded_pod().await;
+    w.budget("one", "both").await;
+    w.budget("two", "both").await;
+    w.gpu_pod("both-1", "n2", json!({"metadata": {"labels": {"app": "both"}}})).await;
+    w.gpu_pod("alone", "n3", json!({"metadata": {"ownerReferences": null}})).await;
+    w.gpu_pod("scratch", "n3", json!({"spec": {"volumes": [{"name": "tmp", "emptyDir": {}}]}})).await;
+    w.gpu_pod("shm", "n3", json!({"spec": {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}})).await;
+    w.stateful_pod("db-0", "n4").await;
+    let args = ["--namespace", &*w.home, "-o", "json"];
+    let said = doctor(&w.admin_kubeconfig(), &args).await;
+    let about = |name: &str| format!("{}/{name}", w.ns);
+    assert_eq!(said.code, Some(1));
+    said.is("problem", "budget", &about("guarded"), "lets no pod go, ever: 1 of 1 must be healthy");
+    let twice = said.is("problem", "budget", &about("both-1"), "is under 2 budgets");
+    assert!(twice["found"].as_str().unwrap().ends_with("one, two"), "{twice}");
+    said.is("warning", "pods", &w.ns, "1 GPU pod that no controller makes anew once evicted: alone");
+    let scratch = said.is("warning", "pods", &w.ns, "with data on the node's own disk");
+    assert!(scratch["found"].as_str().unwrap().ends_with(": scratch"), "{scratch}");
+    let word = said.is("warning", "stateful", &w.ns, "1 GPU pod with storage, whose eviction the namespace has not allowed");
+    assert!(
+        word["next"]
+            .as_str()
+            .unwrap()
+            .ends_with(&format!("kubectl label namespace {} gpu-selfhealing.io/stateful-eviction=allowed", w.ns)),
+        "{word}"
+    );
+    w.allow_stateful_eviction().await;
+    let said = doctor(&w.admin_kubeconfig(), &args).await;
+    said.is("ok", "stateful", &w.ns, "whose eviction the namespace allows");
+    // Only there a volume knows its claim.
+    if w.is_kubernetes() {
+        said.is("warning", "storage", &w.ns, "so that no other node can start it: db-0");
+    }
+}
+
+async fn the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told(w: World) {
+    let w = w.granted(&[Grant::Observe]).await;
+    let heal = doctor(w.account_kubeconfig(), &["--namespace", &w.home, "--mode", "approve", "-o", "json"]).await;
+    heal.is("ok", "namespace", &w.home, "is there");
+    heal.is("ok", "gpus", "", "GPUs on");
+    if !w.is_kubernetes() {
+        return;
+    }
+    assert_eq!(heal.code, Some(1));
+    let next = |grant: &str| format!("gpuheal-spoke rights {grant} --namespace {} | kubectl apply -f -", w.home);
+    assert_eq!(heal.is("problem", "rights", "", "lacks 1 of 1 rights for mark: patch nodes")["next"], next("mark"));
+    assert_eq!(heal.is("problem", "rights", "", "lacks 7 of 7 rights for heal")["next"], next("heal"));
+    assert!(heal.finding("rights", "", "lacks 1 of 1 rights for notify").is_some(), "{}", heal.text);
+    assert!(heal.finding("rights", "", "for observe").is_none(), "{}", heal.text);
+    for check in ["crd", "admission", "budget"] {
+        heal.is("unseen", check, "", "is forbidden");
+    }
+    let observe = doctor(w.account_kubeconfig(), &["--namespace", &w.home, "-o", "json"]).await;
+    observe.is("ok", "rights", &account::user(&w.home), "has every right that observe takes");
+    assert!(observe.finding("rights", "", "may do what no spoke ever does").is_none(), "{}", observe.text);
+    assert!(observe.finding("rights", "", "goes further").is_none(), "{}", observe.text);
+}
+
+async fn a_right_to_change_nodes_without_its_policy_is_a_problem(w: World) {
+    let args = ["--namespace", &*w.home, "--mode", "mark", "-o", "json"];
+    let there = doctor(&w.admin_kubeconfig(), &args).await;
+    // As the API server has them, defaults and all.
+    there.is("ok", "admission", "", "hold the spoke to its own fields");
+    let further = there.is("note", "rights", &account::user(&w.home), "goes further than mark");
+    assert!(further["found"].as_str().unwrap().contains("create pods/eviction (heal)"), "{further}");
+    let admission = "/apis/admissionregistration.k8s.io/v1";
+    let name = format!("{}-spoke-nodes", w.home);
+    let looser = json!({"spec": {"failurePolicy": "Ignore"}});
+    raw::patch(&w.admin, &format!("{admission}/validatingadmissionpolicies/{name}"), raw::MERGE_PATCH, &looser).await.expect(200);
+    raw::delete(&w.admin, &format!("{admission}/validatingadmissionpolicybindings/{name}"), None).await.expect(200);
+    let gone = doctor(&w.admin_kubeconfig(), &args).await;
+    gone.is("problem", "admission", &name, "ValidatingAdmissionPolicyBinding is missing");
+    gone.is("problem", "admission", &name, "ValidatingAdmissionPolicy is not the one of this spoke");
+    assert_eq!(gone.code, Some(1));
+}
+
+async fn it_says_which_exporters_lack_what(w: World) {
+    let (whole, half) = (exporter(WHOLE).await, exporter("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-1\"} 40\n").await);
+    let given = [
+        format!("--exporter={whole}={}", w.name("n1")),
+        format!("--exporter={half}={}", w.name("n2")),
+        format!("--exporter=http://127.0.0.1:1/metrics={}", w.name("n3")),
+    ];
+    let mut args = vec!["--namespace", &*w.home, "-o", "json"];
+    args.extend(given.iter().map(String::as_str));
+    let said = doctor(&w.admin_kubeconfig(), &args).await;
+    let lacking =
+        said.is("warning", "exporter", "", "have no Xids, no uncorrectable ECC errors, no corrected ECC errors, no utilisation");
+    assert!(lacking["found"].as_str().unwrap().ends_with(&w.name("n2")), "{lacking}");
+    assert!(lacking["next"].as_str().unwrap().contains("DCGM_FI_DEV_XID_ERRORS"), "{lacking}");
+    said.is("problem", "exporter", "", "exporter cannot be reached: 127.0.0.1:1");
+    said.is("problem", "exporter", "", "nodes with GPUs have none");
+    said.is("ok", "exporter", "", "have every metric that is needed");
+}
+
+async fn it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing(w: World) {
+    let program = Program::start(&w).await;
+    program.waits_for_nothing_but_the_hub().await;
+    let url = program.url();
+    let said = doctor(&w.admin_kubeconfig(), &["--namespace", &w.home, "--webhook", &url, "-o", "json"]).await;
+    said.is("warning", "webhook", &url, "hub does not answer");
+    assert!(said.finding("webhook", &url, "a post").is_none(), "without a token it is refused, as it must be: {}", said.text);
+    said.is("ok", "lease", "gpu-selfhealing-leader", "whole leads");
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "some-other-token-than-the-spokes").unwrap();
+    let token = token.display().to_string();
+    let nobody = doctor(
+        &w.admin_kubeconfig(),
+        &["--namespace", &w.home, "--webhook", "http://127.0.0.1:1", "--webhook-token-file", &token, "-o", "json"],
+    )
+    .await;
+    nobody.is("problem", "webhook", "http://127.0.0.1:1", "cannot be reached");
+    let wrong =
+        doctor(&w.admin_kubeconfig(), &["--namespace", &w.home, "--webhook", &url, "--webhook-token-file", &token, "-o", "json"])
+            .await;
+    wrong.is("problem", "webhook", &url, "does not take this token");
+    drop(program);
+}
+
+async fn it_changes_nothing(w: World) {
+    let w = w.granted(&[Grant::Observe, Grant::Notify, Grant::Mark, Grant::Heal]).await;
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    w.create_workload("deployments", &build::deployment(&w.ns, "web", 0, 1, &[("app", "web")])).await;
+    let said = doctor(w.account_kubeconfig(), &["--namespace", &w.home, "--mode", "heal", "-o", "yaml"]).await;
+    assert!(said.text.contains("\nmode: heal\n"), "{}", said.text);
+    let asked = w.asked_by_account().await;
+    let written: Vec<_> = asked.iter().filter(|entry| entry.is_write()).map(testkube::AuditEntry::brief).collect();
+    assert_eq!(written, Vec::<String>::new());
+    let lists = asked.iter().filter(|entry| entry.verb == "list");
+    let whole: Vec<_> = lists.filter(|entry| !entry.uri.contains("limit=500")).map(testkube::AuditEntry::brief).collect();
+    assert_eq!(whole, Vec::<String>::new(), "every list is asked for in pages");
+    assert_eq!(w.node("n1").await["spec"]["unschedulable"], Value::Null);
+}
