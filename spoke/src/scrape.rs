@@ -65,8 +65,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut running: BTreeMap<Arc<Target>, CancellationToken> = BTreeMap::new();
     loop {
         let listed = *deps.changes.borrow_and_update() > 0;
-        let wanted: BTreeSet<Target> =
-            deps.exporters.look(|pods| targets::all(pods, &deps.fixed, deps.port)).into_iter().collect();
+        let wanted: BTreeSet<Target> = deps.exporters.look(|pods| targets::all(pods, &deps.fixed, deps.port)).into_iter().collect();
         running.retain(|target, stop| {
             let stays = wanted.contains(&**target);
             if !stays {

@@ -57,20 +57,22 @@ pub(crate) struct KeepServices {
     pods: ServicePods,
     changed: watch::Sender<u64>,
     list: u32,
+    /// All were listed once.
+    listed: bool,
 }
 
 impl KeepServices {
-    /// A keeper, what it keeps, and a number that rises whenever that changes.
+    /// A keeper, what it keeps, and a number that rises whenever that changes, from 0 on once all were listed.
     pub(crate) fn new() -> (Self, ServicePods, watch::Receiver<u64>) {
         let pods = ServicePods::default();
         let (changed, changes) = watch::channel(0);
-        (Self { pods: pods.clone(), changed, list: 0 }, pods, changes)
+        (Self { pods: pods.clone(), changed, list: 0, listed: false }, pods, changes)
     }
 
     /// Changes them, and says so if anything is not as it was.
     fn change(&self, change: impl FnOnce(&mut BTreeMap<Key, Kept>) -> bool) {
         let changed = change(&mut self.pods.all.write().expect("no holder of this lock panics"));
-        if changed {
+        if changed && self.listed {
             self.changed.send_modify(|n| *n += 1);
         }
     }
@@ -100,6 +102,7 @@ impl Keep<PodSeen> for KeepServices {
             all.retain(|_, kept| kept.list == list);
             all.len() != before
         });
+        self.listed = true;
         // Whoever waits for the first list hears of an empty one too.
         self.changed.send_modify(|n| *n += 1);
     }

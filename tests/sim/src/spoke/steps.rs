@@ -205,6 +205,7 @@ impl Spoke {
             bound_claims: &Default::default(),
             ready_by_owner: &Default::default(),
             other_devices: &Default::default(),
+            spared: &Default::default(),
         };
         drain::plan(facts.collect(), &rules).planned().map(|planned| planned.pod.uid.clone()).collect()
     }
