@@ -10,7 +10,7 @@ mod show;
 use serde::Serialize;
 
 pub use self::{facts::Facts, judge::judge, look::look};
-use crate::{args, rights::Sheet};
+use crate::args;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -110,12 +110,4 @@ impl Report {
 /// Where there is no client to ask with.
 pub async fn run(doctor: &args::Doctor) -> anyhow::Result<Report> {
     Ok(Report::new(&look(doctor).await?))
-}
-
-/// The command that brings a file of ours into the cluster.
-fn apply(sheet: Sheet, namespace: &str) -> String {
-    if namespace == gpuheal_proto::kubernetes::NAMESPACE {
-        return format!("kubectl apply -f deploy/spoke/{}", sheet.file());
-    }
-    format!("gpuheal-spoke rights {} --namespace {namespace} | kubectl apply -f -", sheet.name())
 }

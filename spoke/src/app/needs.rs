@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::ListParams};
 use tokio::sync::watch;
 
-use crate::healaction::HealAction;
+use crate::{healaction::HealAction, rights::Sheet};
 
 /// Longest look.
 const API_WITHIN: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ async fn missing(client: &Client, namespace: &str) -> Result<Vec<String>, kube::
     let mut missing = Vec::new();
     match Api::<Namespace>::all(client.clone()).get_opt(namespace).await {
         Ok(Some(_)) => {}
-        Ok(None) => missing.push(format!("namespace {namespace} is missing: kubectl create namespace {namespace}")),
+        Ok(None) => missing.push(format!("namespace {namespace} is missing: {}", Sheet::Observe.apply(namespace))),
         // An account without that right may be one with all others.
         Err(kube::Error::Api(status)) if status.code == 403 => {}
         Err(error) => return Err(error),
@@ -100,7 +100,8 @@ mod tests {
         let looking = tokio::spawn(look(Client::try_from(config).unwrap(), "ours".into(), every, told));
         let both = lacks.wait_for(|lacks| lacks.len() == 2).await.unwrap().join("; ");
         assert!(
-            both.contains("kubectl create namespace ours") && both.contains("kubectl apply -f deploy/spoke/crd.yaml"),
+            both.contains("gpuheal-spoke rights observe --namespace ours | kubectl apply -f -")
+                && both.contains("kubectl apply -f deploy/spoke/crd.yaml"),
             "{both}"
         );
         sim.store().create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ours"}})).unwrap();

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use gpuheal_proto::kubernetes::{FENCE, LEASE};
+use gpuheal_proto::kubernetes::{FENCE, LEASE, NAMESPACE};
 
 use super::{ACCOUNT, Grant, NODE_EVENTS, OWN_NAMESPACE, Place, RIGHTS, Right, admission};
 
@@ -46,6 +46,15 @@ impl Sheet {
             Self::Restart => "modes/restart.yaml",
             Self::PastBudgets => "modes/past-budgets.yaml",
         }
+    }
+
+    /// The command that brings it into the cluster.
+    #[must_use]
+    pub fn apply(self, namespace: &str) -> String {
+        if namespace == NAMESPACE {
+            return format!("kubectl apply -f deploy/spoke/{}", self.file());
+        }
+        format!("gpuheal-spoke rights {} --namespace {namespace} | kubectl apply -f -", self.name())
     }
 
     /// As `gpuheal-spoke rights` takes it.

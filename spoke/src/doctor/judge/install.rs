@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{seen, some};
 use crate::{
     doctor::{
-        Finding, Level, apply,
+        Finding, Level,
         facts::{Account, Facts, Lease, Server},
     },
     fence,
@@ -81,7 +81,7 @@ fn home(facts: &Facts, all: &mut Vec<Finding>) {
     all.push(if *there {
         Finding::new(Level::Ok, "namespace", name, "is there".to_owned(), "")
     } else {
-        Finding::new(Level::Problem, "namespace", name, "is missing".to_owned(), &apply(Sheet::Observe, name))
+        Finding::new(Level::Problem, "namespace", name, "is missing".to_owned(), &Sheet::Observe.apply(name))
     });
 }
 
@@ -100,7 +100,7 @@ fn rights(facts: &Facts, account: &Account, all: &mut Vec<Finding>) {
         held_all = false;
         let names: Vec<&str> = lacking.iter().map(String::as_str).collect();
         let found = format!("lacks {} of {} rights for {}: {}", lacking.len(), asked.len(), grant.name(), some(&names));
-        all.push(Finding::new(Level::Problem, "rights", who, found, &apply(grant.sheet(), &facts.namespace)));
+        all.push(Finding::new(Level::Problem, "rights", who, found, &grant.sheet().apply(&facts.namespace)));
     }
     if held_all {
         all.push(Finding::new(Level::Ok, "rights", who, format!("has every right that {} takes", facts.mode.name()), ""));
@@ -157,7 +157,7 @@ fn policies(facts: &Facts, server: &Server, all: &mut Vec<Finding>) {
         return;
     }
     let Some(there) = seen(CHECK, &facts.policies, all) else { return };
-    let next = apply(Sheet::Admission, &facts.namespace);
+    let next = Sheet::Admission.apply(&facts.namespace);
     let ours = Sheet::Admission.objects(&facts.namespace);
     let same = |ours: &Value, there: &Value| ours["kind"] == there["kind"] && ours["metadata"]["name"] == there["metadata"]["name"];
     let before = all.len();
@@ -179,7 +179,7 @@ fn policies(facts: &Facts, server: &Server, all: &mut Vec<Finding>) {
 
 /// Lease, fence and the owner's ConfigMap.
 fn objects(facts: &Facts, all: &mut Vec<Finding>) {
-    let observe = apply(Sheet::Observe, &facts.namespace);
+    let observe = Sheet::Observe.apply(&facts.namespace);
     if let Some(there) = seen("lease", &facts.lease, all) {
         all.push(match there {
             None => Finding::new(Level::Problem, "lease", LEASE, "is missing, and no spoke may make it".to_owned(), &observe),
