@@ -21,7 +21,7 @@ use crate::{
     args::{Args, Command, Database, Serve},
     clock, decide, deliver, fleet, http,
     ingest::Ingest,
-    link::{self, Board, Link, Registry, Seen, Verdicts},
+    link::{self, Board, Link, Registry, Seen, Throttle, Verdicts},
     policy_file::{PolicyCheck, PolicyFile},
     settle,
     sign::{self, Key, Signer},
@@ -130,6 +130,7 @@ impl Hub {
         stages.spawn(sign::Stage { pool: pool.clone(), signer, wake: wake.clone() }.run(back.clone()));
         stages.spawn(deliver::Stage::new(pool.clone(), registry.clone(), wake.clone()).run(back.clone()));
         stages.spawn(Verdicts::new(pool.clone(), registry.clone()).run(back.clone()));
+        stages.spawn(Throttle { ingest: ingest.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));
         stages.spawn(wake.clone().relay(way.direct().clone(), hub_id.clone(), back.clone()));

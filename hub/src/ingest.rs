@@ -4,6 +4,7 @@
 mod commit;
 mod group;
 mod inventory;
+mod load;
 
 use std::sync::Arc;
 
@@ -64,6 +65,7 @@ pub struct Ingest {
     pool: PgPool,
     wake: Arc<Wake>,
     queue: mpsc::Sender<Submission>,
+    load: Arc<load::Load>,
     inventory: Arc<inventory::Assembly>,
 }
 
@@ -85,7 +87,7 @@ impl Ingest {
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let committer = tokio::spawn(group::run(pool.clone(), wake.clone(), signer, waiting, stop));
-        (Self { pool, wake, queue, inventory: Arc::default() }, committer)
+        (Self { pool, wake, queue, load: Arc::default(), inventory: Arc::default() }, committer)
     }
 
     /// Commits a batch, together with others; the answer says up to where its stream is committed.
@@ -100,11 +102,26 @@ impl Ingest {
             return Err(Error::Invalid { what: "batch of faults", why: format!("no journal has a number {}", batch.first_seq) });
         }
         let stream = StreamId::parse(&batch.stream_id)?;
+        let waiting = self.load.wait(batch.faults.len());
         let (answer, answered) = oneshot::channel();
         let submission =
             Submission { from: from.into(), stream, first_seq: batch.first_seq, faults: batch.faults, gap: None, answer };
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
-        answered.await.map_err(|_| Error::Stopping)?
+        let persisted_upto = answered.await.map_err(|_| Error::Stopping)??;
+        drop(waiting);
+        Ok(v1::FaultAck { stream_id: batch.stream_id, persisted_upto, credit: self.credit() })
+    }
+
+    /// How many faults a session may have in flight, as it is now.
+    #[must_use]
+    pub fn credit(&self) -> u32 {
+        self.load.credit()
+    }
+
+    /// As if so many faults waited for their commit.
+    #[cfg(test)]
+    pub(crate) fn pile(&self, faults: usize) -> load::Waiting {
+        self.load.wait(faults)
     }
 
     /// Commits that records of a stream were dropped before they could be sent.
@@ -115,12 +132,14 @@ impl Ingest {
         if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > plausible::SEQ_MAX {
             return Err(Error::Invalid { what: "gap", why: format!("{} to {} is no range", gap.from_seq, gap.to_seq) });
         }
-        let stream = StreamId::parse(&gap.stream_id)?;
+        let stream_id = gap.stream_id.clone();
+        let stream = StreamId::parse(&stream_id)?;
         let (answer, answered) = oneshot::channel();
         let submission =
             Submission { from: from.into(), stream, first_seq: gap.from_seq, faults: Vec::new(), gap: Some(gap), answer };
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
-        answered.await.map_err(|_| Error::Stopping)?
+        let persisted_upto = answered.await.map_err(|_| Error::Stopping)??;
+        Ok(v1::FaultAck { stream_id, persisted_upto, credit: self.credit() })
     }
 
     /// Takes what the cluster's leader says of its nodes. Parts of a snapshot wait here for the last one, those of each

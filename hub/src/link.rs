@@ -12,6 +12,7 @@ mod registry;
 mod seen;
 mod serve;
 mod settings;
+mod throttle;
 mod up;
 mod verdicts;
 
@@ -48,6 +49,7 @@ pub use registry::{Registry, Session};
 pub use seen::Seen;
 pub use serve::serve;
 pub use settings::Board;
+pub use throttle::Throttle;
 pub use verdicts::Verdicts;
 
 /// The first message must be here by then.
@@ -163,7 +165,7 @@ impl Inner {
         );
         // Welcome is the first message down whatever happens next. Lanes that are new have room; they are closed when the
         // replica has gone while the database was asked, and then its end is what comes up first.
-        let mut begun = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached)));
+        let mut begun = session.offer(Lane::Control, Message::Welcome(welcome(&hello, &attached, self.ingest.credit())));
         if let Some(old) = self.registry.insert(&session) {
             old.finish("taken_over", Some(Goaway { reconnect_after_ms: 0, reason: "attached again".into() }));
         }
@@ -272,7 +274,7 @@ fn refused(why: NotAttached, hello: &Hello, peer: &Peer) -> Refusal {
     }
 }
 
-fn welcome(hello: &Hello, attached: &Attached) -> Welcome {
+fn welcome(hello: &Hello, attached: &Attached, credit: u32) -> Welcome {
     let acked = |stream: &str| attached.acked.iter().find(|(known, _)| known == stream).map_or(0, |(_, upto)| *upto);
     let resume =
         hello.streams.iter().map(|stream| ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
@@ -280,7 +282,7 @@ fn welcome(hello: &Hello, attached: &Attached) -> Welcome {
         session_generation: attached.generation,
         hub_term: attached.hub_term,
         resume: resume.collect(),
-        credit: limits::CREDIT,
+        credit,
         heartbeat_ms: u32::try_from(limits::HEARTBEAT.as_millis()).unwrap_or(u32::MAX),
         server_time_unix_ms: attached.now.unix_ms(),
     }

@@ -47,6 +47,8 @@ pub struct Config {
     pub replica: ReplicaId,
     /// UID of the namespace kube-system: which cluster this really is.
     pub kube_system_uid: String,
+    /// A hub of which nothing is heard, or that takes nothing, for so long is dead: [`limits::DEAD_AFTER`] but in tests.
+    pub dead_after: Duration,
 }
 
 /// A person's request on its way to the hub, and where its answer goes. A dropped answer means that the hub is away. One
@@ -137,8 +139,8 @@ pub enum Error {
     #[error("hub ended the stream")]
     Ended,
     /// Nothing heard.
-    #[error("nothing heard from the hub for {}s", limits::DEAD_AFTER.as_secs())]
-    Silent,
+    #[error("nothing heard from the hub, or nothing taken by it, for {}s", .0.as_secs())]
+    Silent(Duration),
     /// This machine stood still: only a new Welcome tells the time.
     #[error("the hub's time is lost, since this machine's clock stood still")]
     ClockLost,

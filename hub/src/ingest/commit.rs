@@ -7,7 +7,6 @@ use gpuheal_hub_core::admit::{Admission, Sight};
 use gpuheal_proto::{
     fault::Fault,
     ids::{ClusterId, FaultKey, NodeUid, StreamId},
-    limits,
     link::v1,
     time::Timestamp,
 };
@@ -31,8 +30,8 @@ use crate::{
 
 /// What a commit did.
 pub(super) struct Done {
-    /// In the order of the submissions.
-    pub(super) acks: Vec<v1::FaultAck>,
+    /// Up to where the stream of each submission is committed, in their order.
+    pub(super) upto: Vec<u64>,
     /// Something is due to be judged.
     pub(super) asked: bool,
     /// What was judged here already came to this.
@@ -120,12 +119,8 @@ pub(super) async fn commit(pool: &PgPool, group: &[Submission], signer: Option<&
     dies_at!("ingest.before-commit");
     tx.commit().await.label("ingest.commit")?;
     dies_at!("ingest.committed");
-    let ack = |submission: &Submission| v1::FaultAck {
-        stream_id: submission.stream.to_string(),
-        persisted_upto: marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto),
-        credit: limits::CREDIT,
-    };
-    Ok(Done { acks: group.iter().map(ack).collect(), asked: asked.any() && issued.is_none(), issued: issued.unwrap_or_default() })
+    let upto = |submission: &Submission| marks.get(&mark_key(submission)).map_or(0, |mark| mark.upto);
+    Ok(Done { upto: group.iter().map(upto).collect(), asked: asked.any() && issued.is_none(), issued: issued.unwrap_or_default() })
 }
 
 fn mark_key(submission: &Submission) -> (ClusterId, StreamId) {

@@ -23,7 +23,8 @@ pub(super) struct Submission {
     pub(super) first_seq: u64,
     pub(super) faults: Vec<v1::Fault>,
     pub(super) gap: Option<v1::Gap>,
-    pub(super) answer: oneshot::Sender<Result<v1::FaultAck, Error>>,
+    /// Up to where its stream is committed.
+    pub(super) answer: oneshot::Sender<Result<u64, Error>>,
 }
 
 /// Commits until told to stop, then what still waits.
@@ -89,9 +90,9 @@ async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut gro
             if done.asked {
                 wake.ingested.notify_one();
             }
-            for (submission, ack) in group.into_iter().zip(done.acks) {
+            for (submission, upto) in group.into_iter().zip(done.upto) {
                 // A spoke that went away meanwhile resumes after what is committed.
-                let _gone = submission.answer.send(Ok(ack));
+                let _gone = submission.answer.send(Ok(upto));
             }
             None
         }

@@ -183,6 +183,7 @@ impl Parts {
 
         let linking = link::Deps {
             config: link::Config {
+                dead_after: gpuheal_proto::limits::DEAD_AFTER,
                 hub: run.hub.clone(),
                 identity: keeper,
                 replica: run.replica_id.clone(),

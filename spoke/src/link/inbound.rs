@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use gpuheal_proto::{
     ids::{NodeName, StreamId},
-    limits,
     link::v1::{self, attach_request::Message as Up, attach_response::Message},
 };
 use sha2::{Digest as _, Sha256};
@@ -34,8 +33,9 @@ impl Inbound<'_> {
     /// Until the stream ends, breaks, falls silent or the hub ends it.
     pub(super) async fn run(self, mut stream: tonic::Streaming<v1::AttachResponse>) -> End {
         loop {
-            let message = match timeout(limits::DEAD_AFTER, stream.message()).await {
-                Err(_) => return End::Failed(Error::Silent),
+            let dead_after = self.deps.config.dead_after;
+            let message = match timeout(dead_after, stream.message()).await {
+                Err(_) => return End::Failed(Error::Silent(dead_after)),
                 Ok(Err(status)) => return End::Failed(status.into()),
                 Ok(Ok(None)) => return End::Failed(Error::Ended),
                 Ok(Ok(Some(message))) => message,

@@ -166,10 +166,11 @@ impl<'a> Outbound<'a> {
             return Ok(());
         }
         // Nothing is read for as long as it takes to be dead: then nobody is there.
-        match tokio::time::timeout(limits::DEAD_AFTER, self.wire.send(request)).await {
+        let dead_after = self.deps.config.dead_after;
+        match tokio::time::timeout(dead_after, self.wire.send(request)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(Error::Ended),
-            Err(_) => Err(Error::Silent),
+            Err(_) => Err(Error::Silent(dead_after)),
         }
     }
 }

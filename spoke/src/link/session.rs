@@ -75,7 +75,7 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
         let first = stream.message().await?.ok_or(Error::Ended)?;
         Ok::<_, Error>((stream, first))
     };
-    let (stream, first) = tokio::time::timeout(WELCOME_WITHIN, welcome).await.map_err(|_| Error::Silent)??;
+    let (stream, first) = tokio::time::timeout(WELCOME_WITHIN, welcome).await.map_err(|_| Error::Silent(WELCOME_WITHIN))??;
     let welcome = match first.message {
         Some(Answer::Welcome(welcome)) => welcome,
         Some(Answer::Reject(reject)) => return Ok(Opened::Rejected(reject)),

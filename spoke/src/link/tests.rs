@@ -81,6 +81,11 @@ async fn spoke_over(url: &str, identity: &std::path::Path, dir: tempfile::TempDi
 }
 
 fn spoke_with(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, journal: Journal) -> Spoke {
+    spoke_patient(url, identity, dir, journal, limits::DEAD_AFTER)
+}
+
+/// One that takes a silent hub for dead after so long.
+fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, journal: Journal, dead_after: Duration) -> Spoke {
     let (leadership, leading) = watch::channel(Leadership::Standby);
     let (seen_tx, seen) = watch::channel(Seen::default());
     let (down_tx, down) = mpsc::channel(1);
@@ -96,6 +101,7 @@ fn spoke_with(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, jou
         identity: Keeper::open(identity, Arc::clone(&metrics)).unwrap(),
         replica: ReplicaId::parse("r1").unwrap(),
         kube_system_uid: "ks".into(),
+        dead_after,
     };
     let deps = Deps {
         config,
@@ -279,6 +285,21 @@ async fn commands_reach_the_hand_as_they_came_and_one_too_many_is_asked_to_come_
     assert_eq!(status.envelope_sha256.len(), 64);
     let first = soon(spoke.down.recv()).await.unwrap();
     assert!(matches!(&first, Down::Command(bytes) if bytes[..] == [1, 1, 1]), "{first:?}");
+}
+
+/// Failure table, row 9.
+#[tokio::test]
+async fn a_hub_of_which_nothing_is_heard_is_dead_and_attached_to_anew() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+    let spoke = spoke_patient(&hub.url, hub.identity.path(), dir, journal, Duration::from_millis(300));
+    let mut silent = hub.session().await;
+    silent.welcome(&[], 8).await;
+    // Its stream stays open: only time tells.
+    let again = hub.session().await;
+    assert_eq!(again.hello.replica_id, "r1");
+    drop((silent, spoke));
 }
 
 #[tokio::test]
