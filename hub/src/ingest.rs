@@ -240,9 +240,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the database cannot be reached, whoever asks it.
-    pub(crate) const fn lost(&self) -> bool {
-        matches!(self, Self::Store(error) if error.lost())
+    /// Whether the database gives no answer, whoever asks it.
+    pub(crate) fn unanswered(&self) -> bool {
+        matches!(self, Self::Store(error) if error.unanswered())
     }
 
     /// Whether the same batch may be committed in a moment.

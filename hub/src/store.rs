@@ -127,7 +127,6 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            _ if self.lost() => Class::Transient,
             Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
             Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
             Self::Url(_)
@@ -139,12 +138,16 @@ impl Error {
         }
     }
 
-    /// Whether it is the connection that failed, not what was asked: nobody knows what became of it, and nobody else gets through.
+    /// Whether no answer came, and whoever else asks would wait as long for none. A connection that breaks is another thing: what
+    /// was asked may have broken it.
     #[must_use]
-    pub const fn lost(&self) -> bool {
-        use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
+    pub fn unanswered(&self) -> bool {
+        use sqlx::Error::{Io, PoolClosed, PoolTimedOut};
         let (Self::Database { source, .. } | Self::Connect { source, .. }) = self else { return false };
-        matches!(source, Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed)
+        match source {
+            Io(error) => error.kind() == std::io::ErrorKind::TimedOut,
+            other => matches!(other, PoolTimedOut | PoolClosed),
+        }
     }
 
     /// Whether this constraint was broken.
@@ -160,6 +163,11 @@ fn class(error: &sqlx::Error) -> Class {
             Some(code) if TRANSIENT_CODES.contains(&code.as_ref()) || code.starts_with("08") => Class::Transient,
             Some(_) | None => Class::Bug,
         },
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => Class::Transient,
         _ => Class::Bug,
     }
 }

@@ -354,7 +354,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell(&mut telling);
+                derive.tell(&mut telling, again.owes_nothing());
                 continue;
             }
             () = again.due() => {
@@ -364,6 +364,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
             Ok(()) = wanted.changed() => {
                 let now = wanted.borrow_and_update().standing;
                 if std::mem::replace(&mut standing, now) != now {
+                    *derive.told.lock().expect("no holder of this lock panics") = None;
                     telling.owe_all(derive.nodes_with_faults());
                     again.owe_all(&derive);
                     again.go_on(&derive).await;
@@ -387,8 +388,9 @@ impl Derive {
     }
 
     /// Sends what gathered, while this replica leads and a hub listens. Another reign or session is told first how everything
-    /// stands, node by node, so that what is new is not pushed out by it.
-    fn tell(&self, telling: &mut Telling) {
+    /// stands, node by node, so that what is new is not pushed out by it. `again_whole`: nothing is left that is to be journaled
+    /// anew.
+    fn tell(&self, telling: &mut Telling, again_whole: bool) {
         let reign = self.deps.leadership.borrow().transitions();
         let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
         let now = clock::boottime();
@@ -401,7 +403,8 @@ impl Derive {
         while let Ok(permit) = self.deps.evidence.try_reserve() {
             self.gather(telling);
             let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else {
-                *self.told.lock().expect("no holder of this lock panics") = Some(audience);
+                let all = telling.owes_nothing() && again_whole;
+                *self.told.lock().expect("no holder of this lock panics") = all.then_some(audience);
                 return;
             };
             permit.send(batch);

@@ -26,7 +26,7 @@ use std::{
 
 use gpuheal_proto::{
     command::CommandState,
-    ids::{ClusterId, CommandId, ReplicaId},
+    ids::{ClusterId, CommandId, NodeUid, ReplicaId},
     link::v1,
 };
 use gpuheal_spoke_core::{
@@ -144,6 +144,7 @@ struct StopWord {
 /// A command at work.
 struct Running {
     node: String,
+    uid: NodeUid,
     plan_rev: u64,
     harmful: bool,
     changes_node: bool,

@@ -73,17 +73,21 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             }
             stays
         });
+        let mut begin = Vec::new();
         for target in wanted {
             if running.contains_key(&target) {
                 continue;
             }
             let (target, stop) = (Arc::new(target), cancel.child_token());
-            let shared = Arc::clone(&shared);
-            tokio::spawn(One { target: Arc::clone(&target), shared }.run(stop.clone()));
+            begin.push((Arc::clone(&target), stop.clone()));
             running.insert(target, stop);
         }
+        // Before any of them is asked: what is not expected does not count.
         if listed {
             deps.rounds.expect(running.keys());
+        }
+        for (target, stop) in begin {
+            tokio::spawn(One { target, shared: Arc::clone(&shared) }.run(stop));
         }
         tokio::select! {
             () = cancel.cancelled() => return,

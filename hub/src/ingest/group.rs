@@ -99,7 +99,7 @@ async fn commit_all(pool: &PgPool, wake: &Wake, signer: Option<&Signer>, mut gro
         Err(error) => {
             metrics::STAGE_FAILURES.inc(["ingest"]);
             tracing::warn!(error = %crate::chain::chain(&error), batches = group.len(), "batches were not committed");
-            if error.lost() {
+            if error.unanswered() {
                 // Alone they would each wait as long for the same answer.
                 group.into_iter().for_each(|submission| _ = submission.answer.send(Err(Error::Away)));
                 return None;

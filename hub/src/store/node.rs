@@ -91,7 +91,7 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
         "UPDATE clusters SET state_lease_transitions = $2, state_seq = $3, state_as_of = $4, state_received_at = $5, \
          snapshot_at = CASE WHEN $6 THEN $5 ELSE snapshot_at END, sources = CASE WHEN $6 THEN $7 ELSE sources || $7 END, \
          config_resource_version = COALESCE($8, config_resource_version), config_yaml = COALESCE($9, config_yaml), \
-         config_errors = COALESCE($10, config_errors), told_upto = GREATEST(told_upto, $11) WHERE cluster_id = $1",
+         config_errors = COALESCE($10, config_errors), told_upto = GREATEST(CASE WHEN told_upto <= $5 THEN told_upto END, $11) WHERE cluster_id = $1",
     )
     .bind(cluster.as_str())
     .bind(signed(state.lease_transitions))

@@ -37,6 +37,10 @@ impl Again {
         self.owed.extend(nodes);
     }
 
+    pub(super) fn owes_nothing(&self) -> bool {
+        self.owed.is_empty()
+    }
+
     /// Tells what is owed, as far as the journal takes it.
     pub(super) async fn go_on(&mut self, derive: &Derive) {
         let lost = *self.lost.borrow_and_update();

@@ -285,22 +285,22 @@ async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
         let page = remapping(failed, at_s + 1);
         derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
     }
-    derive.tell(&mut telling);
+    derive.tell(&mut telling, true);
     assert_eq!(told(&mut cluster), [Seen]);
     derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
-    derive.tell(&mut telling);
+    derive.tell(&mut telling, true);
     assert_eq!(told(&mut cluster), [Clear]);
-    derive.tell(&mut telling);
+    derive.tell(&mut telling, true);
     assert_eq!(told(&mut cluster), [], "once in a session");
     // That one was dead already when it was told.
     cluster.attachment.send_replace(Attachment::default());
-    derive.tell(&mut telling);
+    derive.tell(&mut telling, true);
     assert_eq!(told(&mut cluster), [], "to nobody");
     cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
-    derive.tell(&mut telling);
+    derive.tell(&mut telling, true);
     assert_eq!(told(&mut cluster), [Clear]);
     // And the next process tells what its predecessor may not have got across.
-    derive.tell(&mut Telling::default());
+    derive.tell(&mut Telling::default(), true);
     assert_eq!(told(&mut cluster), [Clear]);
 }
 
@@ -323,7 +323,7 @@ async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for
     let mut telling = Telling::default();
     for generation in [7, 8] {
         cluster.attachment.send_replace(Attachment { generation: Some(generation), ..Attachment::default() });
-        derive.tell(&mut telling);
+        derive.tell(&mut telling, true);
         assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
     }
 }

@@ -231,8 +231,8 @@ impl HandLoop {
 
     /// The highest plan revision of another command that changes this one's node and is at work on it.
     pub(super) fn at_work(&self, command: &Command) -> Option<u64> {
-        let node = command.target.node.name.as_str();
-        let others = self.running.iter().filter(|(id, running)| **id != command.id && running.changes_node && running.node == node);
+        let uid = &command.target.node.uid;
+        let others = self.running.iter().filter(|(id, running)| **id != command.id && running.changes_node && running.uid == *uid);
         others.map(|(_, running)| running.plan_rev).max()
     }
 
@@ -289,7 +289,8 @@ impl HandLoop {
             }
         }
         let (plan_rev, harmful, changes_node) = (command.plan_rev, command.harmful(), command.changes_node());
-        let running = Running { node, plan_rev, harmful, changes_node, stop, done };
+        let uid = command.target.node.uid.clone();
+        let running = Running { node, uid, plan_rev, harmful, changes_node, stop, done };
         self.running.insert(id, running);
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {

@@ -119,17 +119,21 @@ impl<'a> Outbound<'a> {
         None
     }
 
-    /// Faults first, then the cluster's state, then evidence.
+    /// Faults first, then evidence, then the cluster's state, which says up to when all of that was told. Evidence comes once a
+    /// second at most.
     async fn bulk(&self, lanes: &mut Lanes) -> Result<Option<Message>, Error> {
         if let Some(message) = send::next(&self.shared.outbox, &self.deps.journal).await? {
             return Ok(Some(message));
+        }
+        if let Ok(evidence) = lanes.evidence.try_recv() {
+            return Ok(Some(Message::Evidence(evidence)));
         }
         while let Ok(state) = lanes.states.try_recv() {
             if let Some(message) = self.state(state) {
                 return Ok(Some(message));
             }
         }
-        Ok(lanes.evidence.try_recv().ok().map(Message::Evidence))
+        Ok(None)
     }
 
     /// State made for an earlier session is old: a snapshot for this one is on its way.

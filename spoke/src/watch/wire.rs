@@ -20,6 +20,8 @@ pub(crate) trait Seen: DeserializeOwned + Clone + Debug + Send + Sync + 'static 
 pub(super) struct Page<K> {
     #[serde(default)]
     pub(super) metadata: PageMeta,
+    /// Must be there, though it may be null: any other object would pass for an empty list.
+    #[serde(deserialize_with = "Deserialize::deserialize")]
     pub(super) items: Option<Vec<K>>,
 }
 
@@ -262,4 +264,19 @@ impl Seen for ConfigMapSeen {
 /// A time of the API server's as ours.
 pub(super) fn moment(at: &Time) -> Timestamp {
     Timestamp::from_unix_ms(at.0.as_millisecond())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_has_items_is_a_list() {
+        let read = |text| serde_json::from_str::<Page<NodeSeen>>(text).map(|page| page.items.unwrap_or_default().len());
+        assert_eq!(read(r#"{"metadata": {"resourceVersion": "5"}, "items": [{}]}"#).unwrap(), 1);
+        assert_eq!(read(r#"{"metadata": {"resourceVersion": "5"}, "items": null}"#).unwrap(), 0);
+        for other in ["{}", r#"{"kind": "Status", "status": "Failure"}"#] {
+            assert!(read(other).is_err(), "{other}");
+        }
+    }
 }

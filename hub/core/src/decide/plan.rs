@@ -54,7 +54,9 @@ impl Plan<'_> {
             times: self.times(action),
             steps,
             node: node.reference.clone(),
-            gpu: words.gpu,
+            // A drain is of the node: an incident counts its drain once, and one that spared who uses other GPUs would never come
+            // back for them.
+            gpu: words.gpu.filter(|_| action != Action::Evict),
             level: words.level,
             reason: clip(words.reason),
             fault_keys: words.fault_keys,

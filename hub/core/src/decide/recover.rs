@@ -77,11 +77,14 @@ pub(super) fn recovery(
     if now < clear_at {
         return Recovery::not_yet(format!("clear, and watched for {minutes} min until {clear_at}"), Some(clear_at));
     }
-    if holding.is_empty() {
+    if holding.is_empty() && bare {
         return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
     }
     if let Some(reason) = unheard(snapshot, now) {
         return Recovery::not_yet(reason, Some(now.after(WORD_WITHIN)));
+    }
+    if holding.is_empty() {
+        return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
     }
     let names: Vec<String> = holding.iter().map(|one| one.name()).collect();
     Recovery::Over(format!("{} clear by their own sources for {minutes} min", names.join(", ")))

@@ -142,9 +142,9 @@ impl Spoke {
 
     /// The highest plan revision of another command that changes the node and is at work on it.
     fn at_work(&self, command: &gpuheal_proto::command::Command) -> Option<u64> {
-        let node = &command.target.node.name;
+        let uid = &command.target.node.uid;
         let others = self.running.values().map(|run| &run.command).filter(|other| other.id != command.id && other.changes_node());
-        others.filter(|other| other.target.node.name == *node).map(|other| other.plan_rev).max()
+        others.filter(|other| other.target.node.uid == *uid).map(|other| other.plan_rev).max()
     }
 
     fn not_ready(&mut self) -> Option<Refused> {
