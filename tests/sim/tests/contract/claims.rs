@@ -208,12 +208,20 @@ fn a_node_that_was_healed_is_released_once_its_own_source_says_clear_for_the_soa
     pair.decide();
     assert!(pair.deliver(&owner, 1).is_empty(), "the cluster was not heard of since");
     pair.elapse(80);
-    pair.state(&c1(), 1, 3, v1::cluster_state::Body::Delta(v1::StateDelta::default()));
-    pair.elapse(15);
+    let quiet = || v1::cluster_state::Body::Delta(v1::StateDelta::default());
+    pair.state(&c1(), 1, 3, quiet());
+    pair.state(&c1(), 1, 4, quiet());
+    // One that cannot say up to when all was told, while what was said before is too old.
+    pair.elapse(95);
+    pair.state(&c1(), 1, 5, quiet());
+    pair.decide();
+    assert!(pair.deliver(&owner, 1).is_empty(), "it was heard of, and nobody said that all was told");
+    pair.state(&c1(), 1, 6, quiet());
+    pair.elapse(31);
     pair.decide();
     assert_eq!(pair.deliver(&owner, 1), ["c1 command"], "the release");
     pair.settle(&c1(), 2, &done(2, &["release"]));
-    pair.state(&c1(), 1, 4, snapshot((0..10).map(|n| v1::NodeState { plan_revision: u64::from(n == 1) * 2, ..node(n) }).collect()));
+    pair.state(&c1(), 1, 7, snapshot((0..10).map(|n| v1::NodeState { plan_revision: u64::from(n == 1) * 2, ..node(n) }).collect()));
     pair.decide();
     let held = pair.holds("a release");
     assert!(held.out.is_empty() && held.incidents[0].ends_with("closed"), "{held:?}");
