@@ -26,7 +26,6 @@ use crate::{
     healaction::{self, HealAction},
     ports::{Down, Seen},
     report,
-    verify::cached_node,
 };
 
 /// The loop's own state.
@@ -224,7 +223,8 @@ impl HandLoop {
     /// Nodes that admitted commands are about to take out, or have, and our watch does not show it yet.
     pub(super) fn admitted(&self) -> BTreeSet<String> {
         let all = self.ctx.actions.all();
-        let mut nodes = healaction::unshown(all.iter().map(|action| &**action), |name| cached_node(&self.ctx.deps.nodes, name));
+        let mut nodes =
+            healaction::unshown(all.iter().map(|action| &**action), |name, uid| self.ctx.deps.nodes.plan_revision(name, uid));
         nodes.extend(self.running.values().filter(|running| running.harmful).map(|running| running.node.clone()));
         nodes
     }

@@ -124,14 +124,14 @@ pub fn may_have_begun(action: &HealAction, command: &Command, node: impl FnOnce(
 }
 
 /// Names of nodes that carry a mark by the record while the nodes as we see them are from before it: a watch is behind what we,
-/// or the leader before us, wrote, and a node that is out must be counted as that from its write on.
+/// or the leader before us, wrote, and a node that is out must be counted as that from its write on. `seen` tells the plan
+/// revision that a machine carries as we see it, by the node's name and UID: it is asked for each mark at each command.
 pub fn unshown<'a>(
     actions: impl Iterator<Item = &'a HealAction> + Clone,
-    seen: impl Fn(&str) -> Option<NodeFacts>,
+    seen: impl Fn(&str, &str) -> Option<u64>,
 ) -> BTreeSet<String> {
     let behind = |action: &&HealAction| {
-        seen(&action.spec.node)
-            .is_some_and(|node| node.uid == action.spec.node_uid && node.plan_revision().unwrap_or(0) < action.spec.plan_revision)
+        seen(&action.spec.node, &action.spec.node_uid).is_some_and(|revision| revision < action.spec.plan_revision)
     };
     standing_marks(actions).into_values().filter(behind).map(|action| action.spec.node.clone()).collect()
 }
@@ -276,15 +276,12 @@ mod tests {
         let mut action = HealAction::named("a", "ns", spec);
         let done = StepRecord { name: "mark".into(), state: "done".into(), ..StepRecord::default() };
         action.status = Some(HealActionStatus { state: "SUCCEEDED".into(), steps: vec![done], ..HealActionStatus::default() });
-        let node = |uid: &str, revision: Option<&str>| {
-            let annotations = revision.map(|text| serde_json::json!({"gpu-selfhealing.io/plan-revision": text}));
-            let metadata = serde_json::json!({"name": "n", "uid": uid, "resourceVersion": "1", "annotations": annotations});
-            Some(NodeFacts::from_json(&serde_json::json!({"metadata": metadata})).unwrap())
+        let unshown = |there: &str, revision: u64| {
+            super::unshown([&action].into_iter(), |node, uid| (node == "n" && uid == there).then_some(revision)).len()
         };
-        let unshown = |seen: Option<NodeFacts>| super::unshown([&action].into_iter(), |_| seen.clone()).len();
-        assert_eq!((unshown(node("u", None)), unshown(node("u", Some("2")))), (1, 1), "as it was before our write");
-        assert_eq!((unshown(node("u", Some("3"))), unshown(node("u", Some("4")))), (0, 0), "shown, or passed by");
-        assert_eq!((unshown(node("another", None)), unshown(None)), (0, 0), "another machine, or none");
+        assert_eq!((unshown("u", 0), unshown("u", 2)), (1, 1), "as it was before our write");
+        assert_eq!((unshown("u", 3), unshown("u", 4)), (0, 0), "shown, or passed by");
+        assert_eq!(unshown("another", 0), 0, "another machine");
     }
 
     #[test]

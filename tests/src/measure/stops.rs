@@ -86,16 +86,16 @@ async fn measured(fleet: &mut Fleet, drains: usize, say: &impl Fn(&str)) -> Resu
     under_way(fleet, &names[drains..]).await?;
     fleet.kill_hub()?;
     let cluster = fleet.cluster(CLUSTER)?;
-    let before = ended(cluster).await?.len();
+    // Where the fleet was stopped before it may be drained again by now: those are others.
+    let these = &names[drains..];
     let stopped = Instant::now();
     cluster.set_config("ceiling: {stop: true}").await?;
-    let mut seen: BTreeSet<String> = ended(cluster).await?;
-    let mut cluster_ms = vec![stopped.elapsed().as_secs_f64() * 1000.0; seen.len().saturating_sub(before)];
+    let (mut seen, mut cluster_ms) = (BTreeSet::new(), vec![]);
     while cluster_ms.len() < drains {
         if stopped.elapsed() > EXIT {
             bail!("{} of {drains} drains had not ended {EXIT:?} after the cluster was stopped", drains - cluster_ms.len());
         }
-        let now = ended(cluster).await?;
+        let now = ended(cluster, these).await?;
         cluster_ms.extend(now.difference(&seen).map(|_| stopped.elapsed().as_secs_f64() * 1000.0));
         seen = now;
     }
@@ -163,15 +163,21 @@ async fn called_off(fleet: &Fleet, drains: usize) -> Result<Vec<f64>> {
     Ok(ms)
 }
 
-/// HealActions that have ended.
-async fn ended(cluster: &crate::cluster::Cluster) -> Result<BTreeSet<String>> {
+/// Of these nodes, those whose HealActions have all ended.
+async fn ended(cluster: &crate::cluster::Cluster, nodes: &[String]) -> Result<BTreeSet<String>> {
     let api = Api::<DynamicObject>::namespaced_with(cluster.client.clone(), NAMESPACE, &heal_action_resource());
     let list = api.list(&ListParams::default()).await?;
     let over = |object: &DynamicObject| {
         let state = object.data["status"]["state"].as_str().unwrap_or_default();
         CommandState::parse(state).is_some_and(CommandState::terminal)
     };
-    Ok(list.items.into_iter().filter(over).filter_map(|object| object.metadata.name).collect())
+    let of =
+        |node: &String| list.items.iter().filter(|object| object.data["spec"]["node"].as_str() == Some(node)).collect::<Vec<_>>();
+    let ended = |node: &&String| {
+        let of = of(node);
+        !of.is_empty() && of.into_iter().all(over)
+    };
+    Ok(nodes.iter().filter(ended).cloned().collect())
 }
 
 /// Replicas that are attached, by the hub's own count.

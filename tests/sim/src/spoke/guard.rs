@@ -110,7 +110,11 @@ impl Spoke {
 
     /// How many GPU nodes are out: marked by us, or about to be by a command that is admitted already.
     pub(super) fn places(&self, target: &str) -> Places {
-        let unshown = healaction::unshown(self.cache.actions.values().map(|action| &**action), |name| self.cache.facts(name));
+        let seen = |name: &str, uid: &str| {
+            let node = self.cache.facts(name).filter(|node| node.uid == uid)?;
+            Some(node.plan_revision().unwrap_or(0))
+        };
+        let unshown = healaction::unshown(self.cache.actions.values().map(|action| &**action), seen);
         let runs =
             |name: &str| self.running.values().any(|run| run.command.harmful() && run.command.target.node.name.as_str() == name);
         let admitted = |name: &str| runs(name) || unshown.contains(name);
