@@ -101,15 +101,7 @@ impl Ingest {
         if batch.first_seq > plausible::SEQ_MAX {
             return Err(Error::Invalid { what: "batch of faults", why: format!("no journal has a number {}", batch.first_seq) });
         }
-        let stream = StreamId::parse(&batch.stream_id)?;
-        let waiting = self.load.wait(batch.faults.len());
-        let (answer, answered) = oneshot::channel();
-        let submission =
-            Submission { from: from.into(), stream, first_seq: batch.first_seq, faults: batch.faults, gap: None, answer };
-        self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
-        let persisted_upto = answered.await.map_err(|_| Error::Stopping)??;
-        drop(waiting);
-        Ok(v1::FaultAck { stream_id: batch.stream_id, persisted_upto, credit: self.credit() })
+        self.committed(from.into(), batch, None).await
     }
 
     /// How many faults a session may have in flight, as it is now.
@@ -132,13 +124,20 @@ impl Ingest {
         if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > plausible::SEQ_MAX {
             return Err(Error::Invalid { what: "gap", why: format!("{} to {} is no range", gap.from_seq, gap.to_seq) });
         }
-        let stream_id = gap.stream_id.clone();
+        let batch = v1::FaultBatch { stream_id: gap.stream_id.clone(), first_seq: gap.from_seq, faults: Vec::new() };
+        self.committed(from.into(), batch, Some(gap)).await
+    }
+
+    /// Waits with others for the commit of a batch, or of a gap in its place.
+    async fn committed(&self, from: Origin, batch: v1::FaultBatch, gap: Option<v1::Gap>) -> Result<v1::FaultAck, Error> {
+        let v1::FaultBatch { stream_id, first_seq, faults } = batch;
         let stream = StreamId::parse(&stream_id)?;
+        let waiting = self.load.wait(faults.len());
         let (answer, answered) = oneshot::channel();
-        let submission =
-            Submission { from: from.into(), stream, first_seq: gap.from_seq, faults: Vec::new(), gap: Some(gap), answer };
+        let submission = Submission { from, stream, first_seq, faults, gap, answer };
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
         let persisted_upto = answered.await.map_err(|_| Error::Stopping)??;
+        drop(waiting);
         Ok(v1::FaultAck { stream_id, persisted_upto, credit: self.credit() })
     }
 

@@ -18,7 +18,7 @@ mod wire;
 
 use std::{sync::Arc, time::Duration};
 
-use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, CONFIG_MAP};
+use gpuheal_proto::kubernetes::CONFIG_MAP;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Client, Resource};
 use tokio::sync::watch;
@@ -89,8 +89,7 @@ impl Nodes {
     /// The highest plan revision that wrote to this very machine, as far as seen; 0 when none has.
     #[must_use]
     pub fn plan_revision(&self, name: &str, uid: &str) -> Option<u64> {
-        let node = self.node(name).filter(|node| *node.uid == *uid)?;
-        Some(node.annotation(ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0))
+        self.node(name).filter(|node| *node.uid == *uid).map(|node| node.plan_revision())
     }
 
     /// Every node, in the order of their names.

@@ -114,20 +114,9 @@ fn chance() -> f64 {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
-    use gpuheal_proto::{
-        ids::{ClusterId, ReplicaId},
-        time::Timestamp,
-    };
-    use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::{
-        identity::denied::{Certificate, Serial},
-        link::{
-            lanes::{Down, lanes},
-            registry::Owner,
-        },
-    };
+    use crate::link::lanes::Down;
 
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     /// Nothing of it is reached but what a test shortens.
@@ -136,11 +125,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(60);
 
     fn session() -> (Arc<Session>, Down) {
-        let end = CancellationToken::new();
-        let (lanes, down) = lanes(&end);
-        let owner = Owner { cluster: ClusterId::parse("a").unwrap(), replica: ReplicaId::parse("r0").unwrap(), generation: 1 };
-        let certificate = Certificate { serial: Serial::from_bytes(&[1]), not_before: Timestamp::EPOCH };
-        (Arc::new(Session::new(owner, certificate, lanes, end)), down)
+        Session::of("a", "r0", 1)
     }
 
     /// Reads all that comes until the stream ends; gives what a Goaway said, and when.

@@ -255,21 +255,27 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpuheal_proto::time::Timestamp;
+impl Session {
+    /// One of this owner, and what goes down it.
+    pub(super) fn of(cluster: &str, replica: &str, generation: u64) -> (Arc<Self>, super::lanes::Down) {
+        let end = CancellationToken::new();
+        let (lanes, down) = super::lanes::lanes(&end);
+        let owner = Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
+        let serial = crate::identity::denied::Serial::from_bytes(&[1]);
+        let certificate = Certificate { serial, not_before: Timestamp::EPOCH };
+        (Arc::new(Self::new(owner, certificate, lanes, end)), down)
+    }
+}
 
+#[cfg(test)]
+mod tests {
     use super::*;
-    use crate::{identity::denied::Serial, link::lanes::lanes};
 
     fn session(cluster: &str, replica: &str, generation: u64, lease: Option<u64>) -> Arc<Session> {
-        let end = CancellationToken::new();
-        let (lanes, down) = lanes(&end);
+        let (session, down) = Session::of(cluster, replica, generation);
         std::mem::forget(down);
-        let owner = Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
-        let certificate = Certificate { serial: Serial::from_bytes(&[1]), not_before: Timestamp::EPOCH };
-        let session = Session::new(owner, certificate, lanes, end);
         session.set_lease(lease);
-        Arc::new(session)
+        session
     }
 
     #[test]

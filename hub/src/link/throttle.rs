@@ -46,21 +46,10 @@ impl Throttle {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
-    use gpuheal_proto::{
-        ids::{ClusterId, ReplicaId},
-        time::Timestamp,
-    };
     use sqlx::postgres::PgPoolOptions;
 
     use super::*;
-    use crate::{
-        identity::denied::{Certificate, Serial},
-        link::{
-            lanes::lanes,
-            registry::{Owner, Session},
-        },
-        wake::Wake,
-    };
+    use crate::{link::registry::Session, wake::Wake};
 
     /// Failure table, row 33.
     #[tokio::test]
@@ -69,10 +58,8 @@ mod tests {
         let pool = PgPoolOptions::new().connect_lazy("postgres://127.0.0.1:1/none").unwrap();
         let (ingest, _committer) = Ingest::start(pool, Wake::new(), stop.clone());
         let registry = Arc::new(Registry::default());
-        let (lanes, mut down) = lanes(&stop);
-        let owner = Owner { cluster: ClusterId::parse("a").unwrap(), replica: ReplicaId::parse("r0").unwrap(), generation: 1 };
-        let certificate = Certificate { serial: Serial::from_bytes(&[1]), not_before: Timestamp::EPOCH };
-        registry.insert(&Arc::new(Session::new(owner, certificate, lanes, stop.clone())));
+        let (session, mut down) = Session::of("a", "r0", 1);
+        registry.insert(&session);
         let throttle = Throttle { ingest: ingest.clone(), registry };
 
         let told = throttle.round(ingest.credit());

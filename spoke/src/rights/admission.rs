@@ -20,7 +20,9 @@ pub(super) fn objects(namespace: &str) -> Vec<String> {
     let account = format!("system:serviceaccount:{namespace}:{ACCOUNT}");
     let annotations = [ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PROCESS_ID, ANNOTATION_PLAN_REVISION];
     let policy = |what: &str, text: &str| {
-        text.replace("$NAME", &named(namespace, what))
+        text.replace("$UPDATES", UPDATES)
+            .replace("$METADATA_KEPT", METADATA_KEPT)
+            .replace("$NAME", &named(namespace, what))
             .replace("$ACCOUNT", &account)
             .replace("$ANNOTATIONS", &format!("[{}]", annotations.map(|key| format!("\"{key}\"")).join(", ")))
             .replace("$LABEL", LABEL_STATUS)
@@ -43,6 +45,14 @@ spec:
   validationActions: [Deny]
 ";
 
+/// A change of the object itself, in both policies.
+const UPDATES: &str = r#"request.operation == "UPDATE" && (!has(request.subResource) || request.subResource == "")"#;
+
+/// All of its metadata but what is looked at by itself is as it was, in both policies.
+const METADATA_KEPT: &str = "variables.is.metadata.all(field, field in variables.openMetadata ||
+        (field in variables.was.metadata && variables.is.metadata[field] == variables.was.metadata[field])) &&
+      variables.was.metadata.all(field, field in variables.openMetadata || field in variables.is.metadata)";
+
 /// `dyn` keeps the API server's type check from taking an object's fields for something that cannot be walked over.
 const NODES: &str = r#"apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -61,7 +71,7 @@ spec:
     expression: request.userInfo.username == "$ACCOUNT"
   variables:
   - name: changes
-    expression: request.operation == "UPDATE" && (!has(request.subResource) || request.subResource == "")
+    expression: $UPDATES
   - name: was
     expression: 'variables.changes ? dyn(oldObject) : dyn({"metadata": {}, "spec": {}})'
   - name: is
@@ -115,9 +125,7 @@ spec:
   - reason: Forbidden
     message: the spoke leaves a node's finalizers, owners and all else of its metadata as they are
     expression: >-
-      variables.is.metadata.all(field, field in variables.openMetadata ||
-        (field in variables.was.metadata && variables.is.metadata[field] == variables.was.metadata[field])) &&
-      variables.was.metadata.all(field, field in variables.openMetadata || field in variables.is.metadata)
+      $METADATA_KEPT
 "#;
 
 const WORKLOADS: &str = r#"apiVersion: admissionregistration.k8s.io/v1
@@ -137,7 +145,7 @@ spec:
     expression: request.userInfo.username == "$ACCOUNT"
   variables:
   - name: changes
-    expression: request.operation == "UPDATE" && (!has(request.subResource) || request.subResource == "")
+    expression: $UPDATES
   - name: was
     expression: 'variables.changes ? dyn(oldObject) : dyn({"metadata": {}, "spec": {"template": {"metadata": {}}}})'
   - name: is
@@ -167,9 +175,7 @@ spec:
   - reason: Forbidden
     message: the spoke leaves a workload's labels, finalizers, owners and all else of its metadata as they are
     expression: >-
-      variables.is.metadata.all(field, field in variables.openMetadata ||
-        (field in variables.was.metadata && variables.is.metadata[field] == variables.was.metadata[field])) &&
-      variables.was.metadata.all(field, field in variables.openMetadata || field in variables.is.metadata)
+      $METADATA_KEPT
   - reason: Forbidden
     message: the spoke leaves a workload's own annotations as they are
     expression: >-

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpuheal_proto::{
-    kubernetes::{
-        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY,
-    },
+    kubernetes::{ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY},
     link::v1,
     time::parse_rfc3339,
 };
@@ -79,7 +77,7 @@ pub fn node_state(
         unschedulable: node.unschedulable(),
         unschedulable_by: manager.filter(|_| node.unschedulable()).unwrap_or_default(),
         mark: facts.as_ref().and_then(|facts| mark(node, facts, ours)),
-        plan_revision: node.annotation(ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0),
+        plan_revision: node.plan_revision(),
         opted_out: node.label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
         foreign_markers: facts.as_ref().and_then(marker::foreign).into_iter().collect(),
         gpu_pods: pods,
@@ -128,7 +126,7 @@ fn pod_summary(pod: &PodEntry) -> v1::PodSummary {
 
 #[cfg(test)]
 mod tests {
-    use gpuheal_proto::kubernetes::{FIELD_MANAGER, TAINT_FAULTY};
+    use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, FIELD_MANAGER, TAINT_FAULTY};
     use serde_json::json;
 
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use gpuheal_proto::kubernetes::PREFIX;
+use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, PREFIX};
 use gpuheal_spoke_core::{
     mark::NodeFacts,
     scrape::{
@@ -145,6 +145,12 @@ impl NodeEntry {
     #[must_use]
     pub fn annotation(&self, key: &str) -> Option<&str> {
         find(self.annotations.as_deref()?, key)
+    }
+
+    /// The highest plan revision that wrote to it; 0 when none has, or nobody can read it.
+    #[must_use]
+    pub fn plan_revision(&self) -> u64 {
+        self.annotation(ANNOTATION_PLAN_REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// Whether it is cordoned.

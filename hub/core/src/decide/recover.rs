@@ -77,10 +77,9 @@ pub(super) fn recovery(
     if now < clear_at {
         return Recovery::not_yet(format!("clear, and watched for {minutes} min until {clear_at}"), Some(clear_at));
     }
-    if holding.is_empty() && bare {
-        return Recovery::Over(format!("only the applications' own errors or P2, and none of them within {minutes} min"));
-    }
-    if let Some(reason) = unheard(snapshot, now) {
+    // What left nothing on the node, and waits for no fault, has nothing to be undone too early.
+    let needs_no_word = bare && holding.is_empty();
+    if let Some(reason) = unheard(snapshot, now).filter(|_| !needs_no_word) {
         return Recovery::not_yet(reason, Some(now.after(WORD_WITHIN)));
     }
     if holding.is_empty() {
