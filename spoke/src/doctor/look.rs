@@ -8,12 +8,11 @@ mod objects;
 use std::time::Duration;
 
 use gpuheal_proto::chain::chain;
-use k8s_openapi::jiff::fmt::rfc2822::DateTimeParser;
 use kube::{Api, Client, api::ListParams, client::Body};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::facts::{Facts, Seen, Server};
-use crate::{args::Doctor, clock, kube_client};
+use crate::{args::Doctor, clock, execute::dates::date_ms, kube_client};
 
 /// Longest call.
 const API_WITHIN: Duration = Duration::from_secs(15);
@@ -119,8 +118,7 @@ async fn server(client: &Client) -> Seen<Server> {
     let read = tokio::time::timeout(API_WITHIN, Limited::new(body, VERSION_BYTES_MAX).collect()).await;
     let bytes = read.map_err(|_| "the answer broke off".to_owned())?.map_err(|error| error.to_string())?.to_bytes();
     let version: Version = serde_json::from_slice(&bytes).map_err(|error| format!("/version is no version: {error}"))?;
-    let date = parts.headers.get(http::header::DATE).and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
-    let clock_off = date.map(|date| apart(date.as_millisecond(), before.unix_ms(), after.unix_ms()));
+    let clock_off = date_ms(&parts.headers).map(|date_ms| apart(date_ms, before.unix_ms(), after.unix_ms()));
     Ok(Server { number: (number(&version.major), number(&version.minor)), version: version.git_version, clock_off })
 }
 

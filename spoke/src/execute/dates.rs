@@ -47,6 +47,12 @@ pub fn witnessed(client: Client, clock: Arc<HubClock>) -> Client {
     Client::new(service, namespace)
 }
 
+/// The `Date` of an answer, in milliseconds since 1970; nothing where there is none that can be read.
+pub(crate) fn date_ms(headers: &HeaderMap) -> Option<i64> {
+    let date = DateTimeParser::new().parse_timestamp(headers.get(http::header::DATE)?).ok()?;
+    Some(date.as_millisecond())
+}
+
 struct Dates {
     clock: Arc<HubClock>,
     offset: Mutex<Offset>,
@@ -54,9 +60,8 @@ struct Dates {
 
 impl Dates {
     fn heard(&self, headers: &HeaderMap, sent: Duration, read: Duration) {
-        let date = headers.get(http::header::DATE).and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
-        let Some(date) = date else { return };
-        let jump = self.offset.lock().expect("no holder of this lock panics").note(date.as_millisecond(), sent, read);
+        let Some(date_ms) = date_ms(headers) else { return };
+        let jump = self.offset.lock().expect("no holder of this lock panics").note(date_ms, sent, read);
         if let Some(jump) = jump {
             let jump_ms = jump.as_millis();
             tracing::warn!(jump_ms, "the API server's Date has jumped against our clock: the hub's time is asked for anew");

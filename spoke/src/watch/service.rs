@@ -96,15 +96,13 @@ impl Keep<PodSeen> for KeepServices {
     }
 
     fn end(&mut self) {
-        let list = self.list;
+        // Whoever waits for the first list hears of an empty one too.
+        let (list, first) = (self.list, !std::mem::replace(&mut self.listed, true));
         self.change(|all| {
             let before = all.len();
             all.retain(|_, kept| kept.list == list);
-            all.len() != before
+            first || all.len() != before
         });
-        self.listed = true;
-        // Whoever waits for the first list hears of an empty one too.
-        self.changed.send_modify(|n| *n += 1);
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use gpuheal_proto::command::CommandState;
+use gpuheal_proto::{command::CommandState, kubernetes::NAMESPACE};
 use kube::{
     Api,
     api::{DynamicObject, ListParams},
@@ -24,8 +24,6 @@ use crate::{
 };
 
 const CLUSTER: &str = "stops";
-/// Where HealActions are.
-const NAMESPACE: &str = "gpu-selfhealing";
 /// How long a pod takes to end: far longer than any stop, so that only a stop ends a drain.
 const EXIT: Duration = Duration::from_secs(300);
 /// How long anything may take before the run is called broken.
