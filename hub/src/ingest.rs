@@ -138,7 +138,8 @@ impl Ingest {
         self.queue.send(submission).await.map_err(|_| Error::Stopping)?;
         let persisted_upto = answered.await.map_err(|_| Error::Stopping)??;
         drop(waiting);
-        Ok(v1::FaultAck { stream_id, persisted_upto, credit: self.credit() })
+        let resume = first_seq > persisted_upto.saturating_add(1);
+        Ok(v1::FaultAck { stream_id, persisted_upto, credit: self.credit(), resume })
     }
 
     /// Takes what the cluster's leader says of its nodes. Parts of a snapshot wait here for the last one, those of each
@@ -148,7 +149,7 @@ impl Ingest {
     /// When it could not be committed, is no state, or its session was taken over.
     pub async fn state(&self, from: impl Into<Origin>, state: v1::ClusterState) -> Result<Taken, Error> {
         let taken = self.inventory.take(&self.pool, &from.into(), state).await?;
-        if taken == (Taken::Counts { due: true }) {
+        if matches!(taken, Taken::Counts { due: true, .. }) {
             self.wake.ingested.notify_one();
         }
         Ok(taken)

@@ -285,6 +285,7 @@ fn welcome(hello: &Hello, attached: &Attached, credit: u32) -> Welcome {
         credit,
         heartbeat_ms: u32::try_from(limits::HEARTBEAT.as_millis()).unwrap_or(u32::MAX),
         server_time_unix_ms: attached.now.unix_ms(),
+        lease_transitions_known: attached.reign_known,
     }
 }
 

@@ -64,6 +64,11 @@ pub static SET_ASIDE: Family<1> = Family::counter(
     "Parts of messages from spokes that could not be read and were passed over, by kind (node, evidence, undo).",
     ["kind"],
 );
+/// States that did not add up.
+pub static STATE_DIFFERS: Counter = Counter::new(
+    "gpu_selfhealing_hub_state_differs_total",
+    "Clusters whose nodes were held otherwise than they had been told, by the digest that comes every five minutes. All of their state is asked for then.",
+);
 /// Judging.
 pub static DECIDE_SECONDS: Histogram = Histogram::new(
     "gpu_selfhealing_hub_decide_duration_seconds",
@@ -179,6 +184,7 @@ pub fn text() -> String {
     SESSIONS.write(&mut out);
     QUARANTINED.write(&mut out);
     FAULTS.write(&mut out);
+    STATE_DIFFERS.write(&mut out);
     for histogram in [&ACK_SECONDS, &DECIDE_SECONDS, &DELIVER_SECONDS, &SETTLE_SECONDS, &AUDIT_SECONDS] {
         histogram.write(&mut out);
     }

@@ -139,16 +139,23 @@ fn entry(cluster: &ClusterId, id: CommandId, held: &Held, report: &Report, fold:
     }
 }
 
-/// Of an envelope of ours that did not verify there: its command will never be executed, and people must see why.
+/// Of an envelope of ours that the spoke told by its hash alone. One that it had no room for is sent again; one that did not verify there
+/// will never be executed, and people must see why.
 async fn unverified(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId, report: &Report) -> Result<Told, Error> {
     let Some(node) = command_node(conn, cluster, id).await? else { return stranger(conn, cluster, report).await };
     judgement_lock(conn, cluster, &node, "settle").await?;
     let held = command_hold(conn, cluster, id).await?;
     let waits = matches!(held.state, CommandState::Signed | CommandState::Dispatched);
-    if !waits || report.reported == Reported::NotNow {
+    if !waits {
         return stranger(conn, cluster, report).await;
     }
     let now = moment::now(conn).await?;
+    if report.reported == Reported::NotNow {
+        let report = Report { command: Some(id), ..report.clone() };
+        report_put(conn, cluster, &report, Fold::NotNow.effect()).await?;
+        command_not_now(conn, cluster, id, &report, now).await?;
+        return Ok(Told::Nothing);
+    }
     let report = Report { command: Some(id), reported: Reported::State(CommandState::Refused), ..report.clone() };
     report_put(conn, cluster, &report, "unverified").await?;
     command_settle(conn, cluster, id, &held, &report, CommandState::Refused, false, now).await?;

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod ids;
 pub mod kubernetes;
 pub mod limits;
+pub mod state_digest;
 pub mod time;
 pub mod words;
 

@@ -10,7 +10,10 @@ mod lease;
 mod observed;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,10 @@ use tokio::{sync::watch, task::JoinHandle};
 pub use self::lease::Error;
 use self::{lease::LeaseApi, observed::Observed};
 use crate::{clock::boottime, ports::Leadership};
+
+/// No Lease has come so far by itself: with a takeover each second it takes 34 years. What claims to is somebody's mistake, and would use up
+/// the 31 bits that a Lease has for it.
+const REIGN_MAX: u64 = 1 << 30;
 
 /// How to elect.
 #[derive(Clone, Debug)]
@@ -82,6 +89,8 @@ pub struct ElectorHandle {
 #[derive(Debug)]
 struct Shared {
     duration: Duration,
+    /// Highest reign that is known from elsewhere than the Lease.
+    known: AtomicU64,
     /// Boot time before which the last successful renewal was begun.
     renewed: Mutex<Option<Duration>>,
 }
@@ -93,7 +102,7 @@ impl Elector {
     /// When the configuration cannot elect safely.
     pub fn spawn(client: Client, config: Config) -> Result<(watch::Receiver<Leadership>, ElectorHandle), Error> {
         config.check()?;
-        let shared = Arc::new(Shared { duration: config.duration, renewed: Mutex::new(None) });
+        let shared = Arc::new(Shared { duration: config.duration, known: AtomicU64::new(0), renewed: Mutex::new(None) });
         let (leadership, seen) = watch::channel(Leadership::Standby);
         let (ended_tx, ended) = watch::channel(None);
         let release = tokio_util::sync::CancellationToken::new();
@@ -135,6 +144,15 @@ impl ElectorHandle {
         match ended.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
             Err(_) => "the elector died".to_owned(),
+        }
+    }
+
+    /// A reign of this number was seen elsewhere than in the Lease: at the hub, or in a record. Where the Lease was made anew, with its
+    /// namespace or by hand, its numbers begin again, and what the new leader says would count as an older one's for ever:
+    /// the next renewal begins a reign above all that is known.
+    pub fn outranks(&self, reign: u64) {
+        if reign <= REIGN_MAX {
+            self.shared.known.fetch_max(reign, Ordering::Relaxed);
         }
     }
 
@@ -215,11 +233,21 @@ impl Run {
     /// One attempt to take or renew the Lease; true when we hold it afterwards.
     async fn attempt(&mut self) -> bool {
         let begun = boottime();
-        let leading = self.renewed().is_some();
+        let known = self.shared.known.load(Ordering::Relaxed);
+        let outranked = self.observed.written_transitions() < known;
+        self.observed.raise(known);
+        let leading = self.renewed().is_some() && !outranked;
         match self.api.acquire_or_renew(&mut self.observed, leading, begun).await {
             Ok(true) => {
                 *self.shared.renewed.lock().expect("no holder of this lock panics") = Some(begun);
                 let now = Leadership::Leading { lease_transitions: self.observed.transitions() };
+                if outranked {
+                    tracing::warn!(
+                        lead.term = self.observed.transitions(),
+                        known,
+                        "the Lease had been made anew: a reign above all that are known begins"
+                    );
+                }
                 self.leadership.send_if_modified(|old| std::mem::replace(old, now) != now);
                 self.told = None;
                 true

@@ -20,10 +20,12 @@ mod run;
 mod store;
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use gpuheal_proto::{
     command::CommandState,
     ids::{ClusterId, CommandId, NodeUid, ReplicaId},
@@ -155,10 +157,21 @@ struct Running {
 /// What tasks bring back to the loop.
 enum Back {
     Ended(CommandId, Ended),
-    Node { bytes: Vec<u8>, id: CommandId, node: Result<Option<Box<NodeFacts>>, api::Error> },
+    Node {
+        bytes: Vec<u8>,
+        id: CommandId,
+        node: Result<Option<Box<NodeFacts>>, api::Error>,
+    },
     Fence(Result<Fence, fence::Error>),
     Settled(CommandId),
+    /// The task of this command panicked.
+    Died(CommandId),
     Done,
+}
+
+/// What a command's task brings back, also when it panics: a command that nobody works on must hold up no other of its node.
+async fn caught(id: CommandId, work: impl Future<Output = Back>) -> Back {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or(Back::Died(id))
 }
 
 /// Executes commands.
@@ -191,5 +204,21 @@ impl Hand {
         hand.ctx.halt.cancel();
         while hand.tasks.join_next().await.is_some() {}
         watching.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commands_task_that_panics_says_which_command_it_was() {
+        let id = CommandId::parse("018f6f2e-0000-7000-8000-000000000001").unwrap();
+        let dies = async {
+            assert!(tokio::task::id().to_string().is_empty(), "it dies here");
+            Back::Done
+        };
+        assert!(matches!(tokio::spawn(caught(id, dies)).await.unwrap(), Back::Died(died) if died == id));
+        assert!(matches!(caught(id, async { Back::Settled(id) }).await, Back::Settled(_)));
     }
 }

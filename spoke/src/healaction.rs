@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec,
-    seq, set_complete, state, state_refused, status_of, undo_of, unshown,
+    reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
 pub use self::standing::{await_release, marked_node, may_go, standing_marks, standing_undo};
 

@@ -77,6 +77,8 @@ pub struct Attachment {
     pub generation: Option<u64>,
     /// The hub's term as Welcome told it last.
     pub hub_term: u64,
+    /// The reign whose word on this cluster the hub holds, as Welcome told it last.
+    pub reign_known: u64,
     /// Rises when the hub asks for open commands by Resync.
     pub report_again: u64,
 }

@@ -184,7 +184,7 @@ pub fn status(action: &HealAction) -> v1::CommandStatus {
         reason: clip(reason, REASON_BYTES_MAX).to_owned(),
         steps: status.steps.iter().map(step).collect(),
         undo: (!undo.fields.is_empty()).then(|| (&undo).into()),
-        lease_transitions: status.lease_transitions.max(action.spec.lease_transitions),
+        lease_transitions: healaction::reign(action),
         at_unix_ms: clock::wall().unix_ms(),
         ..v1::CommandStatus::default()
     }

@@ -1,5 +1,6 @@
 //! Stage `send`: from the journal to numbered batches, within the credit that the hub gives. Keeps for each stream what
-//! was sent and what was acked; nothing is sent twice in one session. Knows no socket.
+//! was sent and what was acked; nothing is sent twice in one session, but where the hub says that a part of it did not come. Knows
+//! no socket.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ struct Cursor {
     acked_upto: u64,
     /// Numbers told as lost and not acked yet: they take no credit.
     gaps: Vec<(u64, u64)>,
+    /// From which number on the hub has asked again. Each batch that was under way then asks so too.
+    resumed: u64,
 }
 
 impl Cursor {
@@ -39,7 +42,7 @@ impl Outbox {
         let from: BTreeMap<&str, u64> = points.iter().map(|point| (point.stream_id.as_str(), point.from_seq)).collect();
         let cursor = |(stream, _): &(StreamId, u64)| {
             let next_seq = from.get(stream.as_str()).copied().unwrap_or(1).max(1);
-            Cursor { stream: stream.clone(), next_seq, acked_upto: next_seq - 1, gaps: Vec::new() }
+            Cursor { stream: stream.clone(), next_seq, acked_upto: next_seq - 1, gaps: Vec::new(), resumed: 0 }
         };
         Self { cursors: streams.iter().map(cursor).collect(), credit }
     }
@@ -64,6 +67,11 @@ impl Outbox {
         cursor.next_seq = cursor.next_seq.max(cursor.acked_upto + 1);
         let acked_upto = cursor.acked_upto;
         cursor.gaps.retain(|&(_, to)| to > acked_upto);
+        if ack.resume && cursor.resumed <= acked_upto {
+            cursor.resumed = acked_upto + 1;
+            cursor.next_seq = cursor.resumed;
+            cursor.gaps.clear();
+        }
         moved
     }
 
@@ -147,7 +155,7 @@ mod tests {
     }
 
     fn ack(name: &str, upto: u64, credit: u32) -> v1::FaultAck {
-        v1::FaultAck { stream_id: name.into(), persisted_upto: upto, credit }
+        v1::FaultAck { stream_id: name.into(), persisted_upto: upto, credit, resume: false }
     }
 
     fn at(name: &str, from_seq: u64) -> v1::ResumePoint {
@@ -183,6 +191,27 @@ mod tests {
         assert_eq!((gap.from_seq, gap.to_seq, &gap.counts_by_class), (1, 5, &counts_by_class));
         assert!(gap.reason.contains("full"), "{}", gap.reason);
         assert_eq!(outbox.wanted()[0].1, 6);
+    }
+
+    #[test]
+    fn what_the_hub_has_not_got_is_sent_again_once_for_each_place() {
+        let mut outbox = Outbox::resume(&[(stream("a"), 20)], &[], 100);
+        for first in [1, 5, 9, 13] {
+            assert!(outbox.taken(&stream("a"), faults(first, 4), 100).is_some());
+        }
+        // The second of four was set aside on its way: the third and fourth do not go on from the first.
+        let hole = v1::FaultAck { resume: true, ..ack("a", 4, 100) };
+        assert!(outbox.acked(&ack("a", 4, 100)));
+        outbox.acked(&hole);
+        assert_eq!((outbox.wanted()[0].1, outbox.in_flight()), (5, 0));
+        assert!(outbox.taken(&stream("a"), faults(5, 4), 100).is_some());
+        outbox.acked(&hole);
+        assert_eq!(outbox.wanted()[0].1, 9, "the fourth says the same of the same place");
+        outbox.acked(&v1::FaultAck { resume: true, ..ack("a", 8, 100) });
+        assert_eq!(outbox.wanted()[0].1, 9);
+        assert!(outbox.taken(&stream("a"), faults(9, 8), 100).is_some());
+        outbox.acked(&v1::FaultAck { resume: true, ..ack("a", 12, 100) });
+        assert_eq!(outbox.wanted()[0].1, 13, "another place");
     }
 
     #[test]

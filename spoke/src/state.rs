@@ -55,12 +55,15 @@ pub struct Cadence {
     pub look: Duration,
     /// A quiet cluster says that it is.
     pub quiet: Duration,
+    /// A change comes with the digest of all that was told.
+    pub digest: Duration,
 }
 
 impl Default for Cadence {
-    /// A look every 5 s; a word when there was none for 20 s, so that with the look before it no silence lasts 30 s.
+    /// A look every 5 s; a word when there was none for 20 s, so that with the look before it no silence lasts 30 s. A digest every
+    /// five minutes: the hub reads all of the cluster's nodes for it, 5,000 at most.
     fn default() -> Self {
-        Self { look: Duration::from_secs(5), quiet: Duration::from_secs(20) }
+        Self { look: Duration::from_secs(5), quiet: Duration::from_secs(20), digest: Duration::from_secs(300) }
     }
 }
 
@@ -116,15 +119,17 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut told = Told::default();
     let mut ticks = tokio::time::interval(deps.cadence.look);
     let mut said = Instant::now();
+    let mut digested = Instant::now();
     let mut reach = Reach::default();
     loop {
         let now = deps.audience();
         let as_of = deps.heard.nodes_as_of(&deps.clock);
         let told_upto = deps.told_upto(&mut reach, now);
-        let parts = match now.zip(as_of) {
+        let mut parts = match now.zip(as_of) {
             None => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
                 let _ = deps.touched.take();
+                digested = Instant::now();
                 deps.snapshot(&mut told)
             }
             Some(_) => match deps.changed(&mut told) {
@@ -134,6 +139,10 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
                 None => Vec::new(),
             },
         };
+        if let Some(last) = parts.last_mut().filter(|_| digested.elapsed() >= deps.cadence.digest) {
+            last.sum_up(|| told.digest());
+            digested = Instant::now();
+        }
         // Without a time nothing was told: the snapshot is still to come.
         audience = now.filter(|_| as_of.is_some());
         for part in parts {

@@ -29,8 +29,8 @@ use crate::{
         judgement::judgements_ask,
         moment,
         node::{
-            Config, NodeRow, StateHead, StateMove, cluster_ensure, nodes_absent, nodes_gone, nodes_lock, nodes_of_concern,
-            nodes_upsert, plan_revs_adopt, size_count, state_advance, state_head_lock,
+            Config, NodeRow, StateHead, StateMove, cluster_ensure, nodes_absent, nodes_digest, nodes_gone, nodes_lock,
+            nodes_of_concern, nodes_upsert, plan_revs_adopt, size_count, state_advance, state_head_lock,
         },
         pool::hub_term_raise,
         session::session_hold,
@@ -55,6 +55,8 @@ pub enum Taken {
     Counts {
         /// A node is due to be judged by it.
         due: bool,
+        /// What is held of the nodes now is not what the cluster says it told of them.
+        differs: bool,
     },
     /// Something newer is known.
     PassedOver,
@@ -86,6 +88,7 @@ struct Change {
     gone: Vec<String>,
     config: Option<v1::ClusterConfig>,
     sources: Vec<v1::SourceState>,
+    digest: Option<v1::StateDigest>,
 }
 
 impl Assembly {
@@ -114,6 +117,7 @@ impl Assembly {
             gone: Vec::new(),
             config: None,
             sources: Vec::new(),
+            digest: None,
         };
         match state.body {
             Some(Body::Delta(delta)) => {
@@ -123,6 +127,7 @@ impl Assembly {
                     gone: delta.gone_uids,
                     config: delta.config,
                     sources: delta.sources,
+                    digest: delta.digest,
                     ..change
                 }))
             }
@@ -254,8 +259,26 @@ async fn apply(pool: &PgPool, from: &Origin, change: Change) -> Result<Taken, Er
         entries.push(unreadable(cluster, &state, &aside));
     }
     audit::append(&mut tx, chain_of(cluster), &entries, now).await?;
+    let differs = match change.digest {
+        Some(told) => differs(&mut tx, cluster, &told).await?,
+        None => false,
+    };
     tx.commit().await.label("state.commit")?;
-    Ok(Taken::Counts { due: !concern.is_empty() })
+    Ok(Taken::Counts { due: !concern.is_empty(), differs })
+}
+
+/// Whether the nodes that are held make another digest than those that were told.
+async fn differs(conn: &mut PgConnection, cluster: &ClusterId, told: &v1::StateDigest) -> Result<bool, Error> {
+    let held = nodes_digest(conn, cluster).await?;
+    let differs = held != *told;
+    if differs {
+        metrics::STATE_DIFFERS.add(1);
+        tracing::error!(
+            cluster.id = %cluster, nodes_told = told.nodes, nodes_held = held.nodes,
+            "what is held of a cluster's nodes is not what it told of them, all of it is asked for"
+        );
+    }
+    Ok(differs)
 }
 
 /// A node that carries a higher plan revision than this database ever gave out proves that commits were lost: the epoch of
@@ -455,6 +478,7 @@ mod tests {
             gone: Vec::new(),
             config: None,
             sources: Vec::new(),
+            digest: None,
         };
         let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false };
         let unfit = |lease, seq, whole, head| super::unfit(&change(lease, seq, whole), &head);

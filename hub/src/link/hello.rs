@@ -32,6 +32,8 @@ pub struct Hello {
     pub streams: Vec<StreamId>,
     /// Highest epoch of a database that it has seen.
     pub hub_term_seen: u64,
+    /// Highest epoch of a database that it was welcomed under.
+    pub hub_term_heard: u64,
     /// Highest number of a command that it has seen.
     pub cmd_seq_seen: u64,
     /// Proof of leadership, when it leads.
@@ -68,6 +70,7 @@ impl Hello {
             caps: hello.caps,
             streams: hello.journals.iter().map(|journal| StreamId::parse(&journal.stream_id)).collect::<Result<_, _>>()?,
             hub_term_seen: hello.hub_term_seen,
+            hub_term_heard: hello.hub_term_heard,
             cmd_seq_seen: hello.cmd_seq_seen,
             lease_transitions: hello.lease_transitions,
         })

@@ -16,8 +16,9 @@ const COMMANDS_AHEAD_MAX: u64 = 1 << 40;
 #[must_use]
 pub fn beyond(hello: &Hello, hub_term: u64, cmd_seq: u64) -> Option<String> {
     let terms = hub_term.saturating_add(TERMS_AHEAD_MAX);
-    if hello.hub_term_seen > terms {
-        return Some(format!("it has seen term {}, this database has {hub_term}", hello.hub_term_seen));
+    let seen = hello.hub_term_seen.max(hello.hub_term_heard);
+    if seen > terms {
+        return Some(format!("it has seen term {seen}, this database has {hub_term}"));
     }
     let commands = cmd_seq.saturating_add(COMMANDS_AHEAD_MAX).min(SEQ_MAX);
     (hello.cmd_seq_seen > commands).then(|| format!("it has seen command {}, this database has {cmd_seq}", hello.cmd_seq_seen))
@@ -39,6 +40,7 @@ mod tests {
             caps: Vec::new(),
             streams: Vec::new(),
             hub_term_seen,
+            hub_term_heard: 0,
             cmd_seq_seen,
             lease_transitions: None,
         }
@@ -57,6 +59,8 @@ mod tests {
         ] {
             assert_eq!(beyond(&seen(term, command), 1, 0).is_none(), believed, "term {term}, command {command}");
         }
+        let heard = Hello { hub_term_heard: u64::MAX, ..seen(1, 0) };
+        assert!(beyond(&heard, 1, 0).is_some(), "a Welcome is no better proof");
         assert!(beyond(&seen(1, SEQ_MAX + 1), 1, u64::MAX).is_some(), "whatever the counter says");
     }
 }

@@ -60,6 +60,8 @@ struct Flow {
     messages: AtomicUsize,
     /// All of the cluster's state was asked for and has not come yet.
     snapshot_asked: AtomicBool,
+    /// Its state did not add up, and was asked for because of that.
+    differed: AtomicBool,
 }
 
 /// Reads until the stream ends, the session is ended, or something goes wrong.
@@ -166,16 +168,23 @@ async fn faults(inner: &Inner, session: &Session, batch: v1::FaultBatch) -> Resu
 }
 
 /// A change of a state that is not known here is answered by asking for all of it, once until it has come: those that are
-/// under way meanwhile are as unfounded.
+/// under way meanwhile are as unfounded. One that does not add up is answered so once in a session: what was set aside
+/// of the whole state never adds up.
 async fn cluster_state(inner: &Inner, session: &Session, flow: &Flow, state: v1::ClusterState) -> Result<(), Error> {
     let whole = matches!(state.body, Some(v1::cluster_state::Body::Snapshot(_)));
-    match inner.ingest.state(origin(session), state).await? {
-        Taken::Counts { .. } if whole => flow.snapshot_asked.store(false, Ordering::Relaxed),
-        Taken::Unfounded if !flow.snapshot_asked.swap(true, Ordering::Relaxed) => {
-            tracing::info!(cluster.id = %session.cluster(), replica.id = %session.replica(), "a change of an unknown state, all of it is asked for");
-            reply(session, Message::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() })).await?;
+    let asks = match inner.ingest.state(origin(session), state).await? {
+        Taken::Counts { differs, .. } => {
+            if whole {
+                flow.snapshot_asked.store(false, Ordering::Relaxed);
+            }
+            differs && !flow.differed.swap(true, Ordering::Relaxed)
         }
-        Taken::Counts { .. } | Taken::Unfounded | Taken::Part | Taken::PassedOver => {}
+        Taken::Unfounded => true,
+        Taken::Part | Taken::PassedOver => false,
+    };
+    if asks && !flow.snapshot_asked.swap(true, Ordering::Relaxed) {
+        tracing::info!(cluster.id = %session.cluster(), replica.id = %session.replica(), "all of the cluster's state is asked for");
+        reply(session, Message::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() })).await?;
     }
     Ok(())
 }

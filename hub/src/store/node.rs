@@ -2,6 +2,8 @@
 
 use gpuheal_proto::{
     ids::{ClusterId, NodeName, NodeUid},
+    link::v1,
+    state_digest::{self, NodeWord},
     time::Timestamp,
 };
 use serde::Serialize;
@@ -246,6 +248,49 @@ pub async fn nodes_upsert(
     .label("nodes.upsert")?;
     changed.extend(upserted);
     Ok(changed)
+}
+
+/// The digest of the nodes that are held for a cluster's, which its leader makes of those that it told.
+///
+/// # Errors
+/// When the database fails.
+pub async fn nodes_digest(conn: &mut PgConnection, cluster: &ClusterId) -> Result<v1::StateDigest, Error> {
+    #[derive(sqlx::FromRow)]
+    struct Held {
+        node_uid: String,
+        plan_revision: i64,
+        ready: String,
+        unschedulable: bool,
+        labelled: bool,
+        tainted: bool,
+        cordoned_by_us: bool,
+        opted_out: bool,
+    }
+    let held: Vec<Held> = sqlx::query_as(
+        "SELECT node_uid, plan_revision, ready, unschedulable, labelled, tainted, cordoned_by_us, opted_out FROM nodes \
+         WHERE cluster_id = $1 AND gone_at IS NULL",
+    )
+    .bind(cluster.as_str())
+    .fetch_all(conn)
+    .await
+    .label("nodes.digest")?;
+    Ok(state_digest::digest(held.iter().map(|node| {
+        let word = NodeWord {
+            uid: &node.node_uid,
+            plan_revision: super::natural(node.plan_revision),
+            ready: match node.ready.as_str() {
+                "ready" => v1::Readiness::Ready,
+                "not_ready" => v1::Readiness::NotReady,
+                _ => v1::Readiness::Unknown,
+            },
+            unschedulable: node.unschedulable,
+            labelled: node.labelled,
+            tainted: node.tainted,
+            cordoned_by_us: node.cordoned_by_us,
+            opted_out: node.opted_out,
+        };
+        word.share()
+    })))
 }
 
 /// UIDs of nodes that are there and not among `present`: what a whole snapshot says is gone.

@@ -44,6 +44,8 @@ pub struct Attached {
     pub inventory_known: bool,
     /// The epoch was raised, because this cluster has seen a later database than this one.
     pub term_raised: bool,
+    /// The reign whose word on the cluster is held.
+    pub reign_known: u64,
 }
 
 /// Why a replica was not attached.
@@ -82,11 +84,12 @@ pub async fn session_attach(
     hub_id: &str,
 ) -> Result<Result<Attached, Refused>, Error> {
     // The cluster's row is locked by it: attaches of one cluster, and what a person says of it, come one after another.
-    let (uid, inventory_known): (Option<String>, bool) = sqlx::query_as(
+    let (uid, inventory_known, reign_known): (Option<String>, bool, i64) = sqlx::query_as(
         "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
          ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
              spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
-         RETURNING kube_system_uid, COALESCE(snapshot_at > (SELECT raised_at FROM hub_state), false)",
+         RETURNING kube_system_uid, COALESCE(snapshot_at > (SELECT raised_at FROM hub_state), false),
+             state_lease_transitions",
     )
     .bind(hello.cluster.as_str())
     .bind(&hello.kube_system_uid)
@@ -129,6 +132,7 @@ pub async fn session_attach(
         now: owned.at,
         inventory_known: inventory_known && !term_raised,
         term_raised,
+        reign_known: natural(reign_known),
     }))
 }
 
@@ -214,23 +218,25 @@ async fn known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(u64, u64
 
 /// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:
 /// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours. A cluster that
-/// has not seen the present epoch yet lost its commands before it began: its count alone is taken over.
+/// has not seen the present epoch yet lost its commands before it began: its count alone is taken over. One that was only welcomed under a
+/// later one has nothing of it but its word, which is enough: a term that was in force once must not come again.
 async fn term(conn: &mut PgConnection, hello: &Hello, (term, cmd_seq): (u64, u64), now: Timestamp) -> Result<(u64, bool), Error> {
     let lost = cmd_seq < hello.cmd_seq_seen;
     if lost {
         cmd_seq_adopt(conn, hello).await?;
     }
-    if term > hello.hub_term_seen || (term == hello.hub_term_seen && !lost) {
+    let seen = hello.hub_term_seen.max(hello.hub_term_heard);
+    if term >= seen && !(term == hello.hub_term_seen && lost) {
         return Ok((term, false));
     }
     let reason = format!(
-        "cluster {} has seen term {} and command {}, this database has {term} and {cmd_seq}",
-        hello.cluster, hello.hub_term_seen, hello.cmd_seq_seen
+        "cluster {} has seen term {seen} and command {}, this database has {term} and {cmd_seq}",
+        hello.cluster, hello.cmd_seq_seen
     );
     let raised: i64 = sqlx::query_scalar(
         "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
     )
-    .bind(signed(hello.hub_term_seen))
+    .bind(signed(seen))
     .bind(&reason)
     .fetch_one(&mut *conn)
     .await

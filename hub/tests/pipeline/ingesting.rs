@@ -40,7 +40,7 @@ async fn a_batch_with_a_hole_before_it_is_answered_with_the_resume_point() {
     let (world, c1) = (World::new().await, cluster("c1"));
     world.ingest.submit(c1.clone(), batch("s1", 1, &[xid79(&c1, 1)])).await.unwrap();
     let ack = world.ingest.submit(c1.clone(), batch("s1", 5, &[xid79(&c1, 2)])).await.unwrap();
-    assert_eq!((ack.persisted_upto, world.count("faults").await), (1, 1));
+    assert_eq!((ack.persisted_upto, ack.resume, world.count("faults").await), (1, true, 1));
     let gap = v1::Gap {
         stream_id: "s1".into(),
         from_seq: 2,
@@ -51,6 +51,7 @@ async fn a_batch_with_a_hole_before_it_is_answered_with_the_resume_point() {
     assert_eq!(world.ingest.gap(c1.clone(), gap).await.unwrap().persisted_upto, 4);
     let ack = world.ingest.submit(c1.clone(), batch("s1", 5, &[xid79(&c1, 2)])).await.unwrap();
     assert_eq!((ack.persisted_upto, world.count("faults").await, world.count("gaps").await), (5, 2, 1));
+    assert!(!ack.resume);
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ fn hello(cluster: &ClusterId) -> Hello {
         caps: Vec::new(),
         streams: Vec::new(),
         hub_term_seen: 0,
+        hub_term_heard: 0,
         cmd_seq_seen: 0,
         lease_transitions: Some(1),
     }

@@ -147,6 +147,23 @@ async fn not_now_sends_the_same_bytes_again_soon() {
 }
 
 #[tokio::test]
+async fn what_the_spoke_had_no_room_to_read_is_sent_again_and_is_no_forgery() {
+    let case = Case::dispatched().await;
+    let hash = case.world.text("SELECT envelope_sha256 FROM commands").await;
+    let busy = v1::CommandStatus {
+        envelope_sha256: hash,
+        state: v1::CommandState::NotNow.into(),
+        refusal: v1::RefusalCode::Busy.into(),
+        ..Default::default()
+    };
+    case.report(busy).await;
+    assert_eq!(case.state().await, "DISPATCHED");
+    assert_eq!(case.world.count("commands WHERE resend_at > heard_at").await, 1);
+    assert_eq!(case.world.text("SELECT effect || ' ' || refusal FROM reports").await, "not_now BUSY");
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'envelope_refused'").await, 0);
+}
+
+#[tokio::test]
 async fn what_was_refused_unverified_is_on_record_by_its_hash() {
     let case = Case::dispatched().await;
     let forged = v1::CommandStatus {

@@ -57,12 +57,18 @@ impl Observed {
         self.transitions
     }
 
+    /// Reigns up to this one are known from elsewhere.
+    pub(super) fn raise(&mut self, known: u64) {
+        self.transitions = self.transitions.max(known);
+    }
+
     /// Somebody else's name is in it.
     pub(super) fn held_by_other(&self, identity: &str) -> bool {
         !self.holder().is_empty() && self.holder() != identity
     }
 
-    fn written_transitions(&self) -> u64 {
+    /// What stands in the Lease.
+    pub(super) fn written_transitions(&self) -> u64 {
         let transitions = self.lease.as_ref().and_then(|lease| lease.spec.as_ref()?.lease_transitions);
         transitions.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
     }

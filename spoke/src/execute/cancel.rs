@@ -58,6 +58,6 @@ impl HandLoop {
             return self.end_open(&action, CommandState::Cancelled, "", reason);
         }
         let spec = healaction::called_off_spec(cancel, self.ctx.deps.replica.as_str(), self.ctx.reign().unwrap_or(0));
-        self.bury(cancel.command, spec);
+        self.bury_cancelled(cancel.command, spec);
     }
 }

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK, mark,
+    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK, caught, mark,
     run::{self, Ended},
 };
 use crate::{
@@ -36,6 +36,8 @@ pub(super) struct HandLoop {
     pub(super) pending: BTreeSet<CommandId>,
     /// What the hub has called off and has no end yet.
     pub(super) called_off: BTreeMap<CommandId, Cancel>,
+    /// Whose task panicked here.
+    left_alone: BTreeSet<CommandId>,
     pub(super) tasks: JoinSet<Back>,
     pub(super) fence_asked: bool,
     /// Reign, session and request for which everything was told last.
@@ -51,6 +53,7 @@ impl HandLoop {
             running: BTreeMap::new(),
             pending: BTreeSet::new(),
             called_off: BTreeMap::new(),
+            left_alone: BTreeSet::new(),
             tasks: JoinSet::new(),
             fence_asked: false,
             told: None,
@@ -131,8 +134,20 @@ impl HandLoop {
                 }
             }
             Back::Settled(id) => drop(self.pending.remove(&id)),
+            Back::Died(id) => self.died(id),
             Back::Done => {}
         }
+    }
+
+    /// A defect of ours. This process leaves the command alone, or it would die of it once a second; the next leader tries again, and the
+    /// hub says UNKNOWN when its time is over.
+    fn died(&mut self, id: CommandId) {
+        tracing::error!(command.id = %id, "the task of a command panicked: it is left to the next leader, please report this");
+        self.pending.remove(&id);
+        if let Some(running) = self.running.remove(&id) {
+            running.done.cancel();
+        }
+        self.left_alone.insert(id);
     }
 
     /// The API server could not be written to or read from, and there is no trace of the command: the hub sends it again.
@@ -154,10 +169,16 @@ impl HandLoop {
             return;
         }
         self.call_off();
+        let (actions, left_alone) = (&self.ctx.actions, &mut self.left_alone);
+        left_alone.retain(|id| actions.get(&id.to_string()).is_some_and(|action| !healaction::is_final(&action)));
         for action in self.ctx.actions.all() {
             let id = CommandId::parse(action.id());
             let Ok(id) = id else { continue };
-            if self.running.contains_key(&id) || self.pending.contains(&id) || self.called_off.contains_key(&id) {
+            if self.left_alone.contains(&id)
+                || self.running.contains_key(&id)
+                || self.pending.contains(&id)
+                || self.called_off.contains_key(&id)
+            {
                 continue;
             }
             if !healaction::is_final(&action) {
@@ -205,6 +226,8 @@ impl HandLoop {
     fn tell_seen(&self) {
         let fence = self.ctx.fence().unwrap_or_default();
         let all = self.ctx.actions.all();
+        let known = all.iter().map(|action| healaction::reign(action)).max().unwrap_or(0);
+        self.ctx.deps.elector.outranks(known.max(self.ctx.deps.attachment.borrow().reign_known));
         let open = all.iter().filter(|action| !healaction::is_final(action)).map(|action| action.id().to_owned());
         let seen = Seen {
             hub_term: fence.hub_term,
@@ -293,11 +316,11 @@ impl HandLoop {
         let running = Running { node, uid, plan_rev, harmful, changes_node, stop, done };
         self.running.insert(id, running);
         let ctx = Arc::clone(&self.ctx);
-        self.tasks.spawn(async move {
+        self.tasks.spawn(caught(id, async move {
             for done in older {
                 let _ = tokio::time::timeout(STOP_WAIT, done.cancelled()).await;
             }
             Back::Ended(id, run::run(&ctx, envelope, existing, stopped).await)
-        });
+        }));
     }
 }

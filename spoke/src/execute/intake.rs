@@ -13,7 +13,7 @@ use gpuheal_spoke_core::{
 };
 use kube::Api;
 
-use super::{Back, RUNNING_MAX, hand::HandLoop, record::Created};
+use super::{Back, Ctx, RUNNING_MAX, api, caught, hand::HandLoop, record::Created};
 use crate::{
     clock::boottime,
     healaction::{self, HealAction, HealActionSpec, Tombstone},
@@ -144,12 +144,12 @@ impl HandLoop {
         let (id, name) = (command.id, command.target.node.name.to_string());
         let ctx = Arc::clone(&self.ctx);
         self.pending.insert(id);
-        self.tasks.spawn(async move {
+        self.tasks.spawn(caught(id, async move {
             let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(ctx.kube.client());
             let node =
                 ctx.kube.call("get node", api.get_opt(&name)).await.map(|node| node.as_ref().and_then(node_facts).map(Box::new));
             Back::Node { bytes, id, node }
-        });
+        }));
     }
 
     /// A refusal for ever: a tombstone, or the end of the open action.
@@ -163,7 +163,7 @@ impl HandLoop {
                 let reign = self.ctx.reign().unwrap_or(0);
                 let mut spec = self.ctx.records.spec(command, envelope.bytes(), self.ctx.deps.replica.as_str(), reign);
                 spec.tombstone = Some(Tombstone::refused(&refused));
-                self.bury(command.id, spec);
+                self.bury_refused(command.id, spec);
             }
             Some(action) => {
                 let state = healaction::state_refused(self.begun(&action, command), refused.refusal);
@@ -180,7 +180,7 @@ impl HandLoop {
             let holder = self.ctx.deps.replica.as_str();
             let mut spec = healaction::foreign_spec(command, holder, self.ctx.reign().unwrap_or(0));
             spec.tombstone = Some(Tombstone::refused(&refused));
-            return self.bury(command.id, spec);
+            return self.bury_refused(command.id, spec);
         }
         let ctx = Arc::clone(&self.ctx);
         self.tasks.spawn(async move {
@@ -209,23 +209,31 @@ impl HandLoop {
         });
     }
 
-    /// Creates a tombstone and tells it. One that could not be created is not told: the bytes will come again.
-    pub(super) fn bury(&mut self, id: CommandId, spec: HealActionSpec) {
+    /// Buries what is refused for ever. Where its tombstone could not be written the hub is asked for the bytes again: without it nobody
+    /// could answer for the refusal later.
+    fn bury_refused(&mut self, id: CommandId, spec: HealActionSpec) {
         let ctx = Arc::clone(&self.ctx);
         self.pending.insert(id);
-        self.tasks.spawn(async move {
-            match ctx.records.create(&ctx.records.named(&id.to_string(), spec)).await {
-                Ok(Created::New(action)) => {
-                    ctx.reports.tell(&action).await;
-                    ctx.records.show_tombstone(&action).await;
-                }
-                Ok(Created::Exists(action)) => ctx.reports.tell(&action).await,
-                Err(error) => {
-                    tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created")
-                }
+        self.tasks.spawn(caught(id, async move {
+            if let Err(error) = bury(&ctx, id, spec).await {
+                let why = format!("its refusal could not be written: {}", gpuheal_proto::chain::chain(&error));
+                tracing::warn!(command.id = %id, %why, "command not refused yet, the hub is asked for it again");
+                ctx.reports.not_now(id.to_string(), &Refused::new(Refusal::Busy, why)).await;
             }
             Back::Settled(id)
-        });
+        }));
+    }
+
+    /// Buries what was called off before it came. The word of the hub is kept until there is a tombstone.
+    pub(super) fn bury_cancelled(&mut self, id: CommandId, spec: HealActionSpec) {
+        let ctx = Arc::clone(&self.ctx);
+        self.pending.insert(id);
+        self.tasks.spawn(caught(id, async move {
+            if let Err(error) = bury(&ctx, id, spec).await {
+                tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created yet");
+            }
+            Back::Settled(id)
+        }));
     }
 
     pub(super) fn end_open(&mut self, action: &Arc<HealAction>, state: CommandState, refusal: &str, reason: String) {
@@ -233,7 +241,7 @@ impl HandLoop {
         let reign = self.ctx.reign().unwrap_or(0);
         let id = CommandId::parse(action.id()).ok();
         self.pending.extend(id);
-        self.tasks.spawn(async move {
+        let work = async move {
             match ctx.records.finish(&action, state, &refusal, &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
                 Err(error) => {
@@ -241,6 +249,22 @@ impl HandLoop {
                 }
             }
             id.map_or(Back::Done, Back::Settled)
-        });
+        };
+        match id {
+            Some(id) => self.tasks.spawn(caught(id, work)),
+            None => self.tasks.spawn(work),
+        };
     }
+}
+
+/// Creates a tombstone and tells it.
+async fn bury(ctx: &Ctx, id: CommandId, spec: HealActionSpec) -> Result<(), api::Error> {
+    match ctx.records.create(&ctx.records.named(&id.to_string(), spec)).await? {
+        Created::New(action) => {
+            ctx.reports.tell(&action).await;
+            ctx.records.show_tombstone(&action).await;
+        }
+        Created::Exists(action) => ctx.reports.tell(&action).await,
+    }
+    Ok(())
 }

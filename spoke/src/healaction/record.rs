@@ -105,6 +105,12 @@ pub fn state(action: &HealAction) -> CommandState {
     CommandState::parse(text).unwrap_or(CommandState::Unknown)
 }
 
+/// The highest reign that wrote it.
+#[must_use]
+pub fn reign(action: &HealAction) -> u64 {
+    action.status.as_ref().map_or(0, |status| status.lease_transitions).max(action.spec.lease_transitions)
+}
+
 /// Nothing more will happen to it.
 #[must_use]
 pub fn is_final(action: &HealAction) -> bool {

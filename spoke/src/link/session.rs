@@ -110,6 +110,7 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
             .collect(),
         trust_version: seen.trust_version,
         hub_term_seen: seen.hub_term,
+        hub_term_heard: deps.attachment.borrow().hub_term,
         cmd_seq_seen: seen.cmd_seq,
         settings_version: deps.settings.version(),
         open_commands: seen.open_commands,
@@ -122,7 +123,8 @@ fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {
     deps.clock.set(Timestamp::from_unix_ms(welcome.server_time_unix_ms), rtt);
     deps.attachment.send_modify(|attachment| {
         attachment.generation = Some(welcome.session_generation);
-        attachment.hub_term = welcome.hub_term;
+        attachment.hub_term = attachment.hub_term.max(welcome.hub_term);
+        attachment.reign_known = welcome.lease_transitions_known;
     });
     deps.metrics.set(metrics::ATTACHED, &[], 1.0);
     deps.metrics.inc(metrics::ATTACHES, &[("outcome", "attached")]);

@@ -26,6 +26,13 @@ impl Part {
         Self::Ready(Body::Delta(v1::StateDelta::default()))
     }
 
+    /// What all nodes are with this change, as its last part says it. A snapshot needs none: it says all there is.
+    pub(super) fn sum_up(&mut self, digest: impl FnOnce() -> v1::StateDigest) {
+        if let Self::Ready(Body::Delta(delta)) = self {
+            delta.digest = Some(digest());
+        }
+    }
+
     /// The message, with what is to be said of each node now.
     pub(super) fn body(self, tell: impl FnMut(&str) -> Option<v1::NodeState>) -> Body {
         match self {
@@ -66,13 +73,13 @@ pub(super) fn snapshot(
 
 /// A change's parts.
 pub(super) fn delta(delta: v1::StateDelta) -> Vec<Part> {
-    let v1::StateDelta { changed, gone_uids, config, sources } = delta;
+    let v1::StateDelta { changed, gone_uids, config, sources, .. } = delta;
     let mut parts = split(changed.into_iter().map(|node| {
         let size = node.encoded_len();
         (node, size)
     }))
     .into_iter();
-    let first = v1::StateDelta { changed: parts.next().unwrap_or_default(), gone_uids, config, sources };
+    let first = v1::StateDelta { changed: parts.next().unwrap_or_default(), gone_uids, config, sources, digest: None };
     let rest = parts.map(|changed| v1::StateDelta { changed, ..v1::StateDelta::default() });
     std::iter::once(first).chain(rest).map(|delta| Part::Ready(Body::Delta(delta))).collect()
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::time::Timestamp;
+use gpuheal_proto::{
+    state_digest::{self, NodeWord},
+    time::Timestamp,
+};
 use serde_json::json;
 
 use super::*;
@@ -189,7 +192,7 @@ async fn each_message_is_of_the_moment_at_which_the_nodes_were_heard_by_the_hubs
 
 #[tokio::test]
 async fn a_quiet_cluster_says_again_and_again_that_nothing_changed_but_only_while_its_watches_are_fresh() {
-    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20) };
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20), ..Cadence::default() };
     let mut teller = teller_with(&["n1"], Flags::default(), often).await;
     teller.snapshot().await;
     let first = teller.next().await.1;
@@ -215,8 +218,25 @@ async fn a_quiet_cluster_says_again_and_again_that_nothing_changed_but_only_whil
 }
 
 #[tokio::test]
+async fn what_all_nodes_add_up_to_is_told_now_and_then_with_what_the_change_itself_brings() {
+    let always = Cadence { digest: Duration::ZERO, ..Cadence::default() };
+    let mut teller = teller_with(&["n1", "n2"], Flags::default(), always).await;
+    let mut held: BTreeMap<String, v1::NodeState> =
+        teller.snapshot().await.nodes.into_iter().map(|node| (node.uid.clone(), node)).collect();
+    teller.cluster.node("n2", &json!({"spec": {"unschedulable": true}}));
+    let delta = teller.delta().await;
+    held.extend(delta.changed.into_iter().map(|node| (node.uid.clone(), node)));
+    let digest = |held: &BTreeMap<String, v1::NodeState>| state_digest::digest(held.values().map(|n| NodeWord::from(n).share()));
+    assert_eq!((delta.digest, held.len()), (Some(digest(&held)), 2));
+    teller.cluster.delete_node("n1");
+    let delta = teller.delta().await;
+    held.retain(|uid, _| !delta.gone_uids.contains(uid));
+    assert_eq!((delta.digest, held.len()), (Some(digest(&held)), 1));
+}
+
+#[tokio::test]
 async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_session_knows_how_all_stands() {
-    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20) };
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20), ..Cadence::default() };
     let mut teller = teller_with(&["n1"], Flags::default(), often).await;
     let (generation, first) = teller.next().await;
     let target = Arc::new(Target { node: "n1".into(), url: "http://n1:9400/metrics".into(), start: String::new() });
@@ -249,7 +269,7 @@ async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_s
 
 #[test]
 fn a_quiet_cluster_is_heard_of_within_half_a_minute() {
-    let Cadence { look, quiet } = Cadence::default();
+    let Cadence { look, quiet, .. } = Cadence::default();
     assert!(look + quiet < Duration::from_secs(30));
 }
 

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_proto::link::v1;
+use gpuheal_proto::{
+    link::v1,
+    state_digest::{self, NodeWord},
+};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
 
@@ -24,6 +27,8 @@ pub(super) struct Told {
 struct Word {
     uid: Box<str>,
     digest: Digest,
+    /// Its share of the digest that the hub makes too.
+    share: u64,
 }
 
 /// What is new in a word about a node.
@@ -43,7 +48,7 @@ impl Told {
 
     /// Takes a word about a node as told.
     pub(super) fn takes(&mut self, node: &v1::NodeState) -> News {
-        let word = Word { uid: node.uid.as_str().into(), digest: digest(node) };
+        let word = Word { uid: node.uid.as_str().into(), digest: digest(node), share: NodeWord::from(node).share() };
         let Some(known) = self.nodes.get_mut(node.name.as_str()) else {
             self.nodes.insert(node.name.as_str().into(), word);
             return News { changed: true, gone: None };
@@ -61,6 +66,11 @@ impl Told {
     /// Whether a node of this name was told.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.nodes.contains_key(name)
+    }
+
+    /// What the hub must make of all that was told.
+    pub(super) fn digest(&self) -> v1::StateDigest {
+        state_digest::digest(self.nodes.values().map(|word| word.share))
     }
 
     /// Nodes that were told and whose cordon is not whose it was.

@@ -25,6 +25,7 @@ testkube::claims![
     an_expired_command_is_refused_for_ever_by_its_tombstone,
     an_uncertain_clock_says_not_now_and_leaves_no_trace,
     the_ceiling_counts_and_says_its_numbers,
+    a_refusal_that_could_not_be_written_is_asked_for_again,
     two_commands_at_once_do_not_share_the_last_place_under_a_ceiling,
     of_two_commands_of_one_plan_revision_on_one_node_the_second_is_superseded,
     a_lower_plan_revision_is_superseded,
@@ -107,6 +108,20 @@ async fn the_ceiling_counts_and_says_its_numbers(w: World) {
     assert_eq!(end.refusal(), RefusalCode::OverCeiling);
     assert_eq!(end.reason, "1 of 4 GPU nodes are out, the ceiling allows 1");
     assert_eq!(marks(&w.node("n2").await), (false, 0, false));
+}
+
+/// Without its tombstone nobody could answer for it later, and without a word of ours the hub would say EXPIRED of a command that its
+/// cluster had refused.
+async fn a_refusal_that_could_not_be_written_is_asked_for_again(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "ceiling: {nodesOut: 0}").await;
+    let command = w.command("n1", 1, vec![mark()]).await;
+    w.throttle_intent();
+    let told = spoke.carry_out(&command).await;
+    assert_eq!((told.state(), told.refusal()), (CommandState::NotNow, RefusalCode::Busy));
+    assert!(told.reason.contains("refusal could not be written"), "{}", told.reason);
+    let end = spoke.carry_out(&command).await;
+    assert_eq!(end.refusal(), RefusalCode::OverCeiling);
+    assert!(w.action(command.id).await.is_some());
 }
 
 async fn two_commands_at_once_do_not_share_the_last_place_under_a_ceiling(w: World) {

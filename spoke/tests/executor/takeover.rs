@@ -18,6 +18,7 @@ testkube::claims![
     a_leader_that_hears_nothing_of_its_renewals_gives_up_and_one_that_lands_late_takes_nothing_back,
     an_elector_that_dies_is_the_end_of_its_reign,
     an_api_server_whose_clock_is_an_hour_off_changes_nothing,
+    a_lease_that_was_made_anew_begins_above_every_reign_that_is_known,
 ];
 
 /// Elects until it is dropped.
@@ -113,4 +114,26 @@ async fn an_api_server_whose_clock_is_an_hour_off_changes_nothing(w: World) {
     w.lease_looked_at("b").await;
     assert_eq!(*second.borrow(), Leadership::Standby);
     assert_ne!(*first.borrow(), Leadership::Standby);
+}
+
+/// Failure table, row 25: the Lease is lost with the namespace, and what its next leader says must not count as an older one's.
+async fn a_lease_that_was_made_anew_begins_above_every_reign_that_is_known(w: World) {
+    let (first, held) = elect(&w, election(&w, "a")).await;
+    leads(&first).await;
+    let reign = first.borrow().transitions().unwrap();
+    held.0.outranks(u64::MAX);
+    held.0.outranks(reign);
+    w.lease_looked_at("a").await;
+    assert_eq!(
+        first.borrow().transitions(),
+        Some(reign),
+        "its own number, and one that no Lease can have, are nothing to rise above"
+    );
+    held.0.outranks(700);
+    settled::is_true("it leads anew", || async { first.borrow().transitions() == Some(701) }).await;
+    let (second, next) = elect(&w, election(&w, "b")).await;
+    next.0.outranks(900);
+    held.0.release().await;
+    leads(&second).await;
+    assert_eq!(second.borrow().transitions(), Some(901));
 }

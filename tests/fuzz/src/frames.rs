@@ -222,11 +222,12 @@ fn downs() -> Vec<Down> {
             credit: 1024,
             heartbeat_ms: 15_000,
             server_time_unix_ms: START.unix_ms(),
+            lease_transitions_known: 2,
         }),
         Down::Command(v1::Command { envelope: envelope(1) }),
         Down::Cancel(v1::Cancel { envelope: envelope(4) }),
         Down::Settings(v1::Settings { version: 3, digest: "d".into(), envelope: envelope(5) }),
-        Down::FaultAck(v1::FaultAck { stream_id: "s".into(), persisted_upto: 9, credit: 1024 }),
+        Down::FaultAck(v1::FaultAck { stream_id: "s".into(), persisted_upto: 9, credit: 1024, resume: true }),
         Down::Verdict(v1::Verdict { node: "n".into(), fault_key: "ab".repeat(32), outcome: "acted".into(), reason: "r".into() }),
         Down::Goaway(v1::Goaway { reconnect_after_ms: 300, ..Default::default() }),
     ]

@@ -35,6 +35,8 @@ pub enum Out {
     Close(u64),
     /// Faults of this session were committed.
     Committed(Owner),
+    /// What is held of this cluster's nodes is not what it told.
+    Differs(Owner),
     /// Envelopes were put on streams and are still to be noted.
     Note(Vec<Due>),
     /// There is something to do soon.
@@ -148,10 +150,12 @@ impl Hub {
         }
     }
 
-    /// A change of a state that is not known is answered by asking for all of it, once until it has come.
+    /// A change of a state that is not known is answered by asking for all of it, once until it has come. Here nothing is ever held
+    /// otherwise than it was told.
     fn told(&mut self, conn: u64, whole: bool, taken: Taken) {
         let Some(session) = self.sessions.get_mut(&conn) else { return };
         match taken {
+            Taken::Counts { differs: true, .. } => self.out.push(Out::Differs(session.owner.clone())),
             Taken::Counts { .. } if whole => session.asked = false,
             Taken::Unfounded if !std::mem::replace(&mut session.asked, true) => {
                 self.down(conn, Down::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() }));
@@ -313,5 +317,6 @@ fn welcome(hello: &Hello, attached: &Attached) -> v1::Welcome {
         credit: limits::CREDIT,
         heartbeat_ms: 15_000,
         server_time_unix_ms: attached.now.unix_ms(),
+        lease_transitions_known: attached.reign_known,
     }
 }

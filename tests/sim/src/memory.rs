@@ -148,12 +148,13 @@ impl Memory {
         if lost {
             self.cluster(&hello.cluster).cmd_seq = hello.cmd_seq_seen;
         }
-        if self.hub_term > hello.hub_term_seen || (self.hub_term == hello.hub_term_seen && !lost) {
+        let seen = hello.hub_term_seen.max(hello.hub_term_heard);
+        if self.hub_term >= seen && !(self.hub_term == hello.hub_term_seen && lost) {
             return (self.hub_term, false);
         }
-        self.hub_term = self.hub_term.max(hello.hub_term_seen) + 1;
+        self.hub_term = seen + 1;
         self.raised_at = self.now;
-        let body = json!({"term": self.hub_term, "seen": hello.hub_term_seen, "command": hello.cmd_seq_seen});
+        let body = json!({"term": self.hub_term, "seen": seen, "command": hello.cmd_seq_seen});
         let cluster = &hello.cluster;
         self.tell(cluster, Kind::TermRaised, "hub/link", &format!("cluster/{cluster}"), None, &body);
         (self.hub_term, true)
@@ -247,7 +248,8 @@ impl Store for Memory {
         let acked = hello.streams.iter().filter_map(acked).collect();
         let (hub_term, term_raised) = self.term_for(hello);
         let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
-        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised })
+        let reign_known = self.clusters[&hello.cluster].state_lease;
+        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised, reign_known })
     }
 
     fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error> {

@@ -133,7 +133,7 @@ impl World {
             committed.push(entry);
         }
         let persisted_upto = committed.len() as u64;
-        self.down.push_back(v1::FaultAck { stream_id, persisted_upto, credit: CREDIT });
+        self.down.push_back(v1::FaultAck { stream_id, persisted_upto, credit: CREDIT, resume: false });
         Ok(true)
     }
 

@@ -143,12 +143,13 @@ impl Session {
             credit,
             heartbeat_ms: 1000,
             server_time_unix_ms: SERVER_TIME,
+            lease_transitions_known: 0,
         }))
         .await;
     }
 
     pub(super) async fn ack(&self, stream: &str, persisted_upto: u64, credit: u32) {
-        self.send(Answer::FaultAck(v1::FaultAck { stream_id: stream.to_owned(), persisted_upto, credit })).await;
+        self.send(Answer::FaultAck(v1::FaultAck { stream_id: stream.to_owned(), persisted_upto, credit, resume: false })).await;
     }
 
     async fn any(&mut self) -> Up {

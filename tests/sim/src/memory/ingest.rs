@@ -38,7 +38,12 @@ impl Memory {
         let now = self.now;
         let cluster = &from.cluster;
         let acked = *self.cluster(cluster).streams.entry(stream.clone()).or_default();
-        let ack = |upto| v1::FaultAck { stream_id: stream.to_string(), persisted_upto: upto, credit: limits::CREDIT };
+        let ack = |upto| v1::FaultAck {
+            stream_id: stream.to_string(),
+            persisted_upto: upto,
+            credit: limits::CREDIT,
+            resume: batch.first_seq > upto + 1,
+        };
         let end = (batch.first_seq + batch.faults.len() as u64).saturating_sub(1);
         if self.mutations.has(Mutation::AckBeforeCommit) {
             self.cluster(cluster).streams.insert(stream.clone(), acked.max(end));
@@ -89,7 +94,8 @@ impl Memory {
         if told {
             *upto = gap.to_seq;
         }
-        let ack = v1::FaultAck { stream_id: gap.stream_id.clone(), persisted_upto: *upto, credit: limits::CREDIT };
+        let resume = gap.from_seq > *upto + 1;
+        let ack = v1::FaultAck { stream_id: gap.stream_id.clone(), persisted_upto: *upto, credit: limits::CREDIT, resume };
         if told {
             cluster.gaps += 1;
             let id = &from.cluster;

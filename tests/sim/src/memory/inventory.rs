@@ -8,6 +8,7 @@ use gpuheal_proto::{
     fault::{GpuRef, NodeRef},
     ids::{ClusterId, NodeName, NodeUid},
     link::v1::{self, cluster_state::Body},
+    state_digest::{self, NodeWord},
     time::Timestamp,
 };
 use serde_json::json;
@@ -20,13 +21,16 @@ struct Change {
     nodes: Vec<v1::NodeState>,
     gone: Vec<String>,
     config: Option<v1::ClusterConfig>,
+    digest: Option<v1::StateDigest>,
 }
 
 impl Memory {
     pub(super) fn take_state(&mut self, cluster: &ClusterId, state: v1::ClusterState) -> Result<Taken, Error> {
         let Some(body) = state.body else { return Err(Error::Refused("it has neither snapshot nor delta".to_owned())) };
         let change = match body {
-            Body::Delta(delta) => Change { whole: false, nodes: delta.changed, gone: delta.gone_uids, config: delta.config },
+            Body::Delta(delta) => {
+                Change { whole: false, nodes: delta.changed, gone: delta.gone_uids, config: delta.config, digest: delta.digest }
+            }
             Body::Snapshot(part) => match self.assemble(cluster, part)? {
                 Some(change) => change,
                 None => return Ok(Taken::Part),
@@ -56,7 +60,7 @@ impl Memory {
         if number < total {
             return Ok(None);
         }
-        let mut whole = Change { whole: true, nodes: Vec::new(), gone: Vec::new(), config: None };
+        let mut whole = Change { whole: true, nodes: Vec::new(), gone: Vec::new(), config: None, digest: None };
         for part in std::mem::take(parts) {
             whole.nodes.extend(part.nodes);
             whole.config = part.config.or(whole.config);
@@ -127,6 +131,7 @@ impl Memory {
         let concern: Vec<NodeUid> = touched.into_iter().filter(|uid| concerns(cluster, uid)).collect();
         let due = !concern.is_empty();
         self.ask(id, concern);
+        let differs = change.digest.is_some_and(|told| told != digest(self.cluster(id)));
         let adopting = seen_at <= self.raised_at;
         self.regression(id, adopting);
         if change.whole || !gone.is_empty() {
@@ -134,7 +139,7 @@ impl Memory {
             let body = json!({"gone": gone, "as_of_unix_ms": as_of.unix_ms(), "lease_transitions": lease});
             self.tell(id, kind, &format!("spoke/{id}"), &format!("cluster/{id}"), None, &body);
         }
-        Ok(Taken::Counts { due })
+        Ok(Taken::Counts { due, differs })
     }
 
     /// A node that carries a plan revision which this database never gave out proves that commits were lost.
@@ -153,6 +158,28 @@ impl Memory {
             self.tell(id, Kind::TermRaised, "hub/ingest", &format!("cluster/{id}"), None, &body);
         }
     }
+}
+
+/// Of the nodes that are held.
+fn digest(cluster: &super::Cluster) -> v1::StateDigest {
+    let there = cluster.nodes.iter().filter(|(_, node)| node.gone_at.is_none());
+    state_digest::digest(there.map(|(uid, node)| {
+        let word = NodeWord {
+            uid: uid.as_str(),
+            plan_revision: node.plan_revision,
+            ready: match node.ready {
+                Ready::Ready => v1::Readiness::Ready,
+                Ready::NotReady => v1::Readiness::NotReady,
+                Ready::Unknown => v1::Readiness::Unknown,
+            },
+            unschedulable: node.unschedulable,
+            labelled: node.mark.labelled,
+            tainted: node.mark.tainted,
+            cordoned_by_us: node.mark.cordoned_by_us,
+            opted_out: node.opted_out,
+        };
+        word.share()
+    }))
 }
 
 /// There is anything to judge about the node.

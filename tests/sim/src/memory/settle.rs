@@ -52,9 +52,7 @@ impl Memory {
         match fold {
             Fold::Stale => return command.undo.is_some() || !report.undone(),
             Fold::NotNow => {
-                command.resend_at = Some(now.after(NOT_NOW));
-                command.refusal = report.refusal;
-                command.result_reason.clone_from(&report.reason);
+                not_now(command, report, now);
                 return true;
             }
             Fold::Takes(state) => take(command, report, state, now),
@@ -79,7 +77,7 @@ impl Memory {
         let ours = |command: &&mut Command| command.envelope.is_some() && command.sha256 == report.subject;
         let waits = |command: &Command| matches!(command.state, CommandState::Signed | CommandState::Dispatched);
         let found = self.cluster(cluster).commands.values_mut().find(ours).filter(|command| waits(command));
-        let Some(command) = found.filter(|_| report.reported != Reported::NotNow) else {
+        let Some(command) = found else {
             let seen = format!("{} {} {} {}", report.subject, report.status_seq, report.reported.word(), report.refusal);
             if self.cluster(cluster).strangers.insert(seen) {
                 let body = json!({"refusal": report.refusal, "reason": report.reason});
@@ -88,6 +86,10 @@ impl Memory {
             }
             return;
         };
+        if report.reported == Reported::NotNow {
+            not_now(command, &report, now);
+            return;
+        }
         take(command, &report, CommandState::Refused, now);
         let (id, node, incident) = (command.planned.id, command.planned.node.uid.clone(), command.incident);
         self.ask(cluster, [node]);
@@ -158,4 +160,10 @@ fn lapsed(command: &Command, now: Timestamp) -> bool {
         | CommandState::Refused
         | CommandState::Cancelled => false,
     }
+}
+
+fn not_now(command: &mut Command, report: &Report, now: Timestamp) {
+    command.resend_at = Some(now.after(NOT_NOW));
+    command.refusal = report.refusal;
+    command.result_reason.clone_from(&report.reason);
 }

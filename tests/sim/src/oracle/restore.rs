@@ -54,7 +54,8 @@ impl Oracle {
     pub fn hello_arrives(&mut self, db: &Memory, cluster: &ClusterId, hello: &v1::Hello, now: Timestamp) {
         let Some(restored) = &mut self.restored else { return };
         let number = db.clusters.get(cluster).map_or(0, Cluster::last_number);
-        let lost = hello.hub_term_seen > db.hub_term || (hello.hub_term_seen == db.hub_term && hello.cmd_seq_seen > number);
+        let lost = hello.hub_term_seen.max(hello.hub_term_heard) > db.hub_term
+            || (hello.hub_term_seen == db.hub_term && hello.cmd_seq_seen > number);
         if lost && restored.known.is_none() {
             restored.known = Some(now);
         }

@@ -68,6 +68,7 @@ impl Spoke {
             journals: journals.collect(),
             trust_version: self.me.trust.version,
             hub_term_seen: fence.hub_term,
+            hub_term_heard: self.hub_term,
             cmd_seq_seen: self.cache.actions.values().map(|action| action.spec.command_seq).max().unwrap_or(0),
             open_commands: self.open_actions().map(|action| action.id().to_owned()).collect(),
             wall_unix_ms: self.now.wall.unix_ms(),
@@ -139,7 +140,7 @@ impl Spoke {
             }
         }
         let outbox = Outbox::resume(&self.disk.heads(), &welcome.resume, welcome.credit);
-        self.hub_term = welcome.hub_term;
+        self.hub_term = self.hub_term.max(welcome.hub_term);
         let generation = welcome.session_generation;
         self.session = Some(Session { generation, outbox, began: boot, heard: boot, acked: boot, beat: boot });
         self.say(format!("attached, generation {generation}, term {}", welcome.hub_term));

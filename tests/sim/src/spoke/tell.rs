@@ -8,6 +8,7 @@ use gpuheal_proto::{
     kubernetes::{ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY},
     limits,
     link::v1::{self, attach_request::Message as Up, cluster_state::Body},
+    state_digest::{NodeWord, digest},
     time::Timestamp,
 };
 use gpuheal_spoke::state::Reach;
@@ -85,7 +86,8 @@ impl Spoke {
             if nothing && !(quiet && fresh) {
                 return;
             }
-            Body::Delta(v1::StateDelta { changed, gone_uids, config, ..v1::StateDelta::default() })
+            let digest = Some(digest(nodes.values().map(|node| NodeWord::from(node).share())));
+            Body::Delta(v1::StateDelta { changed, gone_uids, config, digest, ..v1::StateDelta::default() })
         } else {
             let nodes = nodes.values().cloned().collect();
             Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes, config, ..v1::SnapshotPart::default() })

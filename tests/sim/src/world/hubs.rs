@@ -88,6 +88,10 @@ impl World {
                         return;
                     }
                 }
+                hub::Out::Differs(owner) => {
+                    let why = format!("the nodes of cluster {} are held otherwise than {} told them", owner.cluster, owner.replica);
+                    self.oracle.breaks("what a cluster told of its nodes is held", self.now, why);
+                }
                 // A hub that has died meanwhile notes nothing.
                 hub::Out::Note(due) => {
                     self.oracle.nothing_is_sent_after_its_time(&due, self.now);

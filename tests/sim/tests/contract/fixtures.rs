@@ -27,6 +27,7 @@ pub(crate) fn hello(replica: &str, streams: &[&str]) -> Hello {
         caps: vec![],
         streams: streams.iter().map(|stream| StreamId::parse(stream).unwrap()).collect(),
         hub_term_seen: 0,
+        hub_term_heard: 0,
         cmd_seq_seen: 0,
         lease_transitions: Some(1),
     }
