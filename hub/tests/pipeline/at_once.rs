@@ -59,7 +59,7 @@ async fn a_judgement_that_fails_keeps_no_fault_from_being_taken() {
 }
 
 #[tokio::test]
-async fn eight_hubs_that_take_and_judge_at_once_command_each_node_once_and_keep_the_budget() {
+async fn eight_hubs_that_take_and_judge_at_once_command_each_node_once_and_count_each_once() {
     let (world, c1) = (World::healing(20).await, cluster("c1"));
     let hubs: Vec<Ingest> = (0..8).map(|_| judging(&world)).collect();
     let streams: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();

@@ -17,9 +17,6 @@ const LEASE_LASTS: Duration = Duration::from_secs(8);
 /// A half-open stream is dead after 45 s, attaching again may wait 30 s, and a drain follows; five times that.
 const REST_WITHIN: Duration = Duration::from_secs(400);
 
-/// A run of so many minutes puts a backup back.
-const RESTORE_FROM_MINUTES: u64 = 5;
-
 /// Kills, stops, cuts and puts back whatever may fail, on a fleet on this machine, and checks what is left.
 #[derive(Parser)]
 #[command(name = "gpuheal-chaos", version)]
@@ -36,11 +33,12 @@ struct Args {
     /// GPU nodes of each.
     #[arg(long, default_value_t = 14, value_parser = clap::value_parser!(u64).range(2..=60))]
     nodes: u64,
-    /// Also put Postgres back as it was backed up a while ago; a run of five minutes or more does so anyway.
+    /// Never put Postgres back as it was backed up a while ago. What a restore may break is then checked too: budgets, and that what was
+    /// released stays so.
     #[arg(long)]
-    restore: bool,
-    /// Nothing that takes long to be noticed: no pauses, no half-open or dropping network.
-    #[arg(long, conflicts_with = "restore")]
+    no_restore: bool,
+    /// Nothing that takes long to be noticed: no pauses, no half-open or dropping network, no restore.
+    #[arg(long, conflicts_with = "no_restore")]
     mild: bool,
 }
 
@@ -52,12 +50,12 @@ fn main() -> ExitCode {
 async fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ u64::from(chrono::Utc::now().timestamp_subsec_micros()));
     let screen = Screen::stdout();
-    let force = match (args.mild, args.restore || args.minutes >= RESTORE_FROM_MINUTES) {
+    let force = match (args.mild, args.no_restore) {
         (true, _) => Force::Mild,
-        (false, true) => Force::WithRestore,
-        (false, false) => Force::Full,
+        (false, false) => Force::WithRestore,
+        (false, true) => Force::Full,
     };
-    let more = [(args.mild, " --mild"), (args.restore, " --restore")];
+    let more = [(args.mild, " --mild"), (args.no_restore, " --no-restore")];
     let more: String = more.iter().filter_map(|(on, flag)| on.then_some(*flag)).collect();
     let again = format!("--seed={seed} --minutes={} --clusters={} --nodes={}{more}", args.minutes, args.clusters, args.nodes);
     screen.line("", "seed", &format!("{seed} (the same again: make chaos ARGS=\"{again}\")"));
