@@ -2,8 +2,25 @@
 
 use std::sync::Arc;
 
-use gpuheal_hub::ingest::Ingest;
-use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1};
+use gpuheal_hub::{
+    ingest::Ingest,
+    store::{
+        self,
+        incident::{Decided, incident_move, incident_open},
+        moment,
+    },
+};
+use gpuheal_hub_core::{
+    decide::{Decision, IncidentChange},
+    incident::IncidentState,
+};
+use gpuheal_proto::{
+    command::Command,
+    envelope,
+    ids::{ClusterId, IncidentId},
+    link::v1,
+    words::Level,
+};
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +73,49 @@ async fn a_judgement_that_fails_keeps_no_fault_from_being_taken() {
     world.run("ALTER TABLE audit_entries DROP CONSTRAINT audit_entries_test").await;
     world.decide().await;
     assert_eq!(world.lines("SELECT state FROM commands").await, ["PROPOSED"]);
+}
+
+/// A decision about node 1 of cluster c1 under this number of the incident, in a transaction of its own.
+async fn decided(world: &World, id: IncidentId, decision_no: u32) -> Result<(), store::Error> {
+    let (c1, opens) = (cluster("c1"), decision_no == 1);
+    let change = IncidentChange {
+        id,
+        opens,
+        changed: true,
+        decision_no,
+        state: IncidentState::Watching,
+        level: Level::P1,
+        manual: false,
+        fault_keys: Vec::new(),
+        reason: "test".to_owned(),
+    };
+    let decision = Decision::nothing(1);
+    let mut tx = world.pool.begin().await.unwrap();
+    let now = moment::now(&mut tx).await?;
+    let decided = Decided { change: &change, decision: &decision, policy: (1, "digest"), held: &[], now };
+    let node = xid79(&c1, 1).node;
+    if opens {
+        incident_open(&mut tx, &c1, &node, decided).await?;
+    } else {
+        incident_move(&mut tx, &c1, &node, decided).await?;
+    }
+    tx.commit().await.unwrap();
+    Ok(())
+}
+
+/// What holds when nothing kept two judges from reading the same: hubs that both believe they have claimed a node.
+/// Failure table, row 5.
+#[tokio::test]
+async fn of_two_decisions_by_one_reading_of_a_node_the_second_is_refused() {
+    let world = World::healing(3).await;
+    let [first, second] = [0, 1].map(|_| IncidentId::from_uuid(uuid::Uuid::now_v7()));
+    decided(&world, first, 1).await.unwrap();
+    let opened = decided(&world, second, 1).await;
+    assert!(opened.is_err(), "both saw a node without an incident");
+    decided(&world, first, 2).await.unwrap();
+    let moved = decided(&world, first, 2).await;
+    assert!(moved.is_err(), "both saw an incident of one decision");
+    assert_eq!((world.count("incidents").await, world.count("decisions").await), (1, 2));
 }
 
 #[tokio::test]

@@ -108,6 +108,7 @@ async fn whatever_is_taken_while_hubs_judge_is_judged() {
     assert_eq!(world.count("asks").await, 0);
 }
 
+/// Failure table, row 5.
 #[tokio::test]
 async fn eight_hubs_judging_at_once_command_each_node_once() {
     let (world, c1) = (World::healing(40).await, cluster("c1"));
