@@ -172,7 +172,7 @@ impl Inner {
         if let Some(settings) = self.board.current() {
             begun = begun.and(session.offer(Lane::Bulk, Message::Settings(settings)));
         }
-        if !attached.inventory_known || attached.term_raised {
+        if !attached.inventory_known {
             begun = begun.and(session.offer(Lane::Control, Message::Resync(resync())));
         }
         if let Err(error) = begun {

@@ -40,7 +40,7 @@ pub struct Attached {
     pub acked: Vec<(String, u64)>,
     /// The database's clock.
     pub now: Timestamp,
-    /// A whole snapshot of the cluster was taken, under this epoch of the database.
+    /// A whole snapshot of the cluster was taken, under this epoch of the database: otherwise it is asked for all that it has.
     pub inventory_known: bool,
     /// The epoch was raised, because this cluster has seen a later database than this one.
     pub term_raised: bool,

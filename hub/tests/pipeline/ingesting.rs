@@ -198,6 +198,7 @@ async fn a_state_of_an_older_leader_is_passed_over() {
     assert_eq!(world.count("nodes WHERE gone_at IS NULL").await, 2);
 }
 
+/// Failure table, row 18.
 #[tokio::test]
 async fn a_plan_revision_that_was_never_given_out_raises_the_term_and_is_taken_over() {
     let (world, c1) = (World::healing(3).await, cluster("c1"));

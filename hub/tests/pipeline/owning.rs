@@ -137,6 +137,29 @@ async fn a_hello_of_what_no_hub_gave_out_leaves_the_fleets_epoch_where_it_was() 
     assert_eq!(again.generation, first.generation + 1, "and nobody was taken over by it");
 }
 
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_hello_that_knows_more_raises_the_epoch_above_it_and_its_cluster_is_asked_for_all_that_it_has() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    let (known, _) = attach(&world, &hello(&c1)).await;
+    assert_eq!((known.hub_term, known.inventory_known), (1, true));
+    let later = Hello { hub_term_seen: 7, ..hello(&c1) };
+    for time in ["the first time", "and once only"] {
+        let (attached, _) = attach(&world, &later).await;
+        assert_eq!((attached.hub_term, attached.inventory_known), (8, false), "{time}");
+    }
+    // A snapshot's moment is in whole milliseconds: this one is of a later one.
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    world.snapshot(&c1, (0..10).map(node).collect()).await;
+    let (taken_over, _) = attach(&world, &Hello { hub_term_seen: 8, ..hello(&c1) }).await;
+    assert_eq!((taken_over.hub_term, taken_over.inventory_known), (8, true));
+    // A command of the present epoch that this database never issued.
+    let commanded = Hello { hub_term_seen: 8, cmd_seq_seen: 40, ..hello(&c1) };
+    let (attached, _) = attach(&world, &commanded).await;
+    assert_eq!((attached.hub_term, attached.inventory_known), (9, false));
+    assert_eq!(world.text("SELECT cmd_seq FROM command_counters WHERE cluster_id = 'c1'").await, "40", "the next one is 41");
+}
+
 #[tokio::test]
 async fn a_plan_revision_that_no_hub_gave_out_sets_its_node_aside_and_raises_nothing() {
     let (world, c1) = (World::healing(3).await, cluster("c1"));
