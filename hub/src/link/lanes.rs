@@ -282,6 +282,7 @@ mod tests {
         assert_eq!(names.iter().position(|name| *name == "bulk"), Some(15));
     }
 
+    /// Failure table, row 34.
     #[tokio::test]
     async fn a_full_lane_refuses_and_leaves_the_others_open() {
         let (lanes, _down) = lanes(&CancellationToken::new());

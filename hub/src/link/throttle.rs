@@ -45,7 +45,7 @@ impl Throttle {
 
 #[cfg(test)]
 mod tests {
-    use futures::StreamExt as _;
+    use futures::{FutureExt as _, StreamExt as _};
     use sqlx::postgres::PgPoolOptions;
 
     use super::*;
@@ -69,7 +69,7 @@ mod tests {
         drop(pile);
         throttle.round(told);
         for want in [256, 1024] {
-            let message = down.next().await.unwrap().unwrap().message;
+            let message = down.next().now_or_never().flatten().expect("it is told").unwrap().message;
             assert_eq!(message, Some(Message::Throttle(v1::Throttle { credit: want })));
         }
     }
