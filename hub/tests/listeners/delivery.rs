@@ -199,6 +199,7 @@ async fn a_not_now_that_is_faster_than_the_note_of_the_sending_is_not_forgotten(
     assert_eq!(leader.command().await, bytes);
 }
 
+/// Failure table, row 9.
 #[tokio::test]
 async fn standbys_outranked_leaders_and_late_commands_get_nothing() {
     let hub = Hub::start_with_database().await;

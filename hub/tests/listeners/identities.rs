@@ -40,6 +40,7 @@ async fn kinds(hub: &Hub) -> Vec<String> {
     sqlx::query_scalar("SELECT kind FROM audit_entries WHERE chain = 'alpha' ORDER BY seq").fetch_all(&hub.pool).await.unwrap()
 }
 
+/// Failure table, row 26.
 #[tokio::test]
 async fn two_processes_that_take_turns_as_one_replica_are_both_kept_out_until_a_person_clears_it() {
     let hub = Hub::start_with_database().await;
@@ -97,6 +98,7 @@ async fn a_certificate_shown_by_another_cluster_keeps_both_out() {
     assert_eq!(row, ("uid-of-alpha".into(), "0.1.0".into()), "the copy changed nothing that is known of the cluster");
 }
 
+/// Failure table, row 26.
 #[tokio::test]
 async fn a_quarantined_cluster_is_sent_no_command_even_by_a_hub_that_has_not_heard_of_it() {
     let hub = Hub::start_with_database().await;

@@ -192,6 +192,7 @@ async fn nothing_received_by_a_minute_after_start_by_is_expired_and_a_late_resul
     assert_eq!(case.world.count("audit_entries WHERE kind = 'command_corrected'").await, 1);
 }
 
+/// Failure table, row 25.
 #[tokio::test]
 async fn received_and_silent_past_finish_by_is_unknown_and_stays_counted_as_out() {
     let case = Case::dispatched().await;
