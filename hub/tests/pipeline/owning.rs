@@ -158,6 +158,10 @@ async fn a_hello_that_knows_more_raises_the_epoch_above_it_and_its_cluster_is_as
     let (attached, _) = attach(&world, &commanded).await;
     assert_eq!((attached.hub_term, attached.inventory_known), (9, false));
     assert_eq!(world.text("SELECT cmd_seq FROM command_counters WHERE cluster_id = 'c1'").await, "40", "the next one is 41");
+    // Of an epoch in which it was welcomed, and nothing was commanded.
+    let welcomed = Hello { hub_term_seen: 9, hub_term_heard: 11, ..hello(&c1) };
+    let (attached, _) = attach(&world, &welcomed).await;
+    assert_eq!((attached.hub_term, attached.inventory_known), (12, false), "11 was in force once");
 }
 
 #[tokio::test]
