@@ -147,6 +147,7 @@ CREATE TABLE nodes (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX nodes_one_per_name ON nodes (cluster_id, node_name) WHERE gone_at IS NULL;
 CREATE INDEX nodes_never_issued ON nodes (cluster_id) WHERE plan_revision > plan_rev_issued;
+CREATE INDEX nodes_marked ON nodes (cluster_id, node_uid) WHERE gone_at IS NULL AND (labelled OR tainted OR cordoned_by_us);
 CREATE INDEX nodes_with_gpus ON nodes (cluster_id) WHERE gone_at IS NULL AND gpus_capacity > 0;
 COMMENT ON TABLE nodes IS 'GPU nodes as their cluster last showed them';
 COMMENT ON COLUMN nodes.cluster_id IS 'Their cluster';

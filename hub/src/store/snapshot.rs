@@ -34,8 +34,10 @@ pub struct Surroundings {
     cluster: Cluster,
     as_of: Timestamp,
     breaker: Duration,
-    /// What other clusters may have out that this database does not know of.
-    adopting: u32,
+    /// Nodes that a mark takes out and no hold counts yet, in this cluster.
+    unheld: u32,
+    /// The same of the fleet, with what other clusters may have out that this database does not know of.
+    fleet_unheld: u32,
 }
 
 impl Surroundings {
@@ -57,12 +59,13 @@ impl Surroundings {
         let unknown =
             |(nodes, out): (i64, i32)| policy.settings.budgets.cluster.allowed(count(nodes)).saturating_sub(count(out.into()));
         let adopting = theirs.map(unknown).fold(0, u32::saturating_add);
+        let (unheld, fleet_unheld) = (count(row.unheld), count(row.fleet_unheld).saturating_add(adopting));
         let shared = Cluster {
             id: cluster.clone(),
             gpu_nodes: count(row.gpu_nodes),
-            out: count(row.out.into()),
+            out: count(row.out.into()).saturating_add(unheld),
             fleet_gpu_nodes: count(row.fleet_gpu_nodes),
-            fleet_out: count(row.fleet_out.into()).saturating_add(adopting),
+            fleet_out: count(row.fleet_out.into()).saturating_add(fleet_unheld),
             rate: rate(rates.cluster, row.tokens, row.filled_at),
             fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
             narrowing,
@@ -71,13 +74,13 @@ impl Surroundings {
             newly_suspect: 0,
         };
         let as_of = row.state_as_of.map_or(Timestamp::EPOCH, from_db);
-        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window, adopting }
+        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window, unheld, fleet_unheld }
     }
 
     /// Takes over what the guards say under their lock.
     pub const fn guarded(&mut self, guards: &Guards) {
-        self.cluster.out = guards.out;
-        self.cluster.fleet_out = guards.fleet_out.saturating_add(self.adopting);
+        self.cluster.out = guards.out.saturating_add(self.unheld);
+        self.cluster.fleet_out = guards.fleet_out.saturating_add(self.fleet_unheld);
         self.cluster.rate = guards.rate;
         self.cluster.fleet_rate = guards.fleet_rate;
     }
@@ -119,7 +122,9 @@ impl Told {
     }
 }
 
-/// Reads what all nodes of a cluster share, takes no lock. A cluster that is not known has nothing and is nothing.
+/// Reads what all nodes of a cluster share, takes no lock. A cluster that is not known has nothing and is nothing. A mark that is shown and
+/// has no hold is out all the same: a restored database finds such marks when it judges their nodes, and must not give their places
+/// to a node that it judges first. One that was shown before its node's incident was closed is a mark that the release took off.
 ///
 /// # Errors
 /// When the database fails or a row cannot be read.
@@ -130,11 +135,16 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
-         w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
+         u.unheld, u.fleet_unheld, w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
          FROM (SELECT stop_reason, raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
          LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
+         CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE n.cluster_id = $1) AS unheld, count(*) AS fleet_unheld FROM nodes n \
+              WHERE n.gone_at IS NULL AND (n.labelled OR n.tainted OR n.cordoned_by_us) \
+              AND NOT EXISTS (SELECT FROM holds o WHERE o.cluster_id = n.cluster_id AND o.node_uid = n.node_uid) \
+              AND NOT EXISTS (SELECT FROM incidents i WHERE i.cluster_id = n.cluster_id AND i.node_uid = n.node_uid \
+                              AND i.closed_at >= n.state_as_of)) u \
          LEFT JOIN LATERAL (SELECT array_agg(k.gpu_nodes) AS adopting_nodes, array_agg(k.out) AS adopting_out FROM \
              (SELECT COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = o.cluster_id), 0)::bigint AS gpu_nodes, \
                      COALESCE((SELECT b.out FROM budgets b WHERE b.cluster_id = o.cluster_id AND b.scope = 'cluster'), 0) AS out \

@@ -225,6 +225,38 @@ async fn a_request_for_an_unknown_node_says_so_and_is_on_record() {
 
 /// Failure table, row 18.
 #[tokio::test]
+async fn a_mark_that_no_hold_counts_yet_gives_its_place_to_no_other_node() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.policy(&HEAL.replace("cluster: {percent: 100}", "cluster: {percent: 10}")).await;
+    let mut nodes: Vec<_> = (1..10).map(node).collect();
+    nodes.push(super::world::marked(0, &uuid::Uuid::now_v7().to_string(), 4));
+    // The first proves that commits were lost, and raises the epoch; the second is taken under it.
+    world.snapshot(&c1, nodes.clone()).await;
+    world.snapshot(&c1, nodes).await;
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    // Whichever of the two is judged first: here it is the other.
+    world.run("UPDATE judgements SET due_at = NULL WHERE node_uid = 'uid-0'").await;
+    world.decide().await;
+    let harmful = "commands WHERE action <> 'notify'";
+    assert_eq!((world.count("holds").await, world.count(harmful).await), (0, 0), "one of ten is out already");
+    let why = world.text("SELECT reason FROM incidents WHERE node_uid = 'uid-1'").await;
+    assert!(why.contains("1 of"), "{why}");
+    // A mark that was shown before its incident was closed is the one that the release took off.
+    world.run("UPDATE judgements SET due_at = clock_timestamp() WHERE node_uid = 'uid-0'").await;
+    world.decide().await;
+    assert_eq!(world.lines("SELECT node_uid FROM holds").await, ["uid-0"]);
+    world
+        .run("UPDATE incidents SET closed_at = clock_timestamp(), state = 'released', recheck_at = NULL WHERE node_uid = 'uid-0'")
+        .await;
+    world.run("DELETE FROM holds").await;
+    world.run("UPDATE budgets SET out = 0").await;
+    world.run("UPDATE judgements SET due_at = CASE node_uid WHEN 'uid-1' THEN clock_timestamp() END").await;
+    world.decide().await;
+    assert_eq!((world.lines("SELECT node_uid FROM holds").await, world.count(harmful).await), (vec!["uid-1".to_owned()], 1));
+}
+
+/// Failure table, row 18.
+#[tokio::test]
 async fn a_mark_that_no_incident_explains_is_taken_over_and_counted() {
     let (world, c1) = (World::healing(10).await, cluster("c1"));
     let lost = uuid::Uuid::now_v7().to_string();

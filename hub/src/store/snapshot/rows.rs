@@ -28,6 +28,8 @@ pub(super) struct ClusterRow {
     pub(super) fleet_gpu_nodes: i64,
     pub(super) out: i32,
     pub(super) fleet_out: i32,
+    pub(super) unheld: i64,
+    pub(super) fleet_unheld: i64,
     pub(super) adopting_nodes: Option<Vec<i64>>,
     pub(super) adopting_out: Option<Vec<i32>>,
     pub(super) tokens: Option<i64>,

@@ -50,13 +50,14 @@ impl Memory {
         let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.adopted(rows));
         let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
         let adopting: u32 = unknown.fold(0, u32::saturating_add);
+        let fleet_unheld = self.clusters.values().map(unheld).sum::<u32>().saturating_add(adopting);
         let rate = |rate: Rate, stored: Option<RateState>| stored.unwrap_or_else(|| rate.full(self.now));
         snapshot::Cluster {
             id: id.clone(),
             gpu_nodes: cluster.gpu_nodes(),
-            out: cluster.out,
+            out: cluster.out + unheld(cluster),
             fleet_gpu_nodes: self.clusters.values().map(Cluster::gpu_nodes).sum(),
-            fleet_out: self.fleet_out.saturating_add(adopting),
+            fleet_out: self.fleet_out.saturating_add(fleet_unheld),
             rate: rate(rates.cluster, cluster.rate),
             fleet_rate: rate(rates.fleet, self.fleet_rate),
             narrowing: Narrowing::in_force(&cluster.config_yaml).0,
@@ -95,6 +96,18 @@ impl Memory {
             gone: row.gone_at.is_some(),
         }
     }
+}
+
+/// Nodes that a mark takes out and no hold counts yet; not those whose mark was shown before their incident was closed.
+fn unheld(cluster: &Cluster) -> u32 {
+    let closed_since = |uid: &NodeUid, at: Timestamp| {
+        let closed =
+            cluster.incidents.values().filter(|incident| incident.node.uid == *uid).filter_map(|incident| incident.closed_at);
+        closed.max().is_some_and(|closed| closed >= at)
+    };
+    let shown = cluster.nodes.iter().filter(|(_, node)| node.gone_at.is_none() && marked(&node.mark));
+    let unheld = shown.filter(|(uid, node)| !cluster.holds.contains_key(*uid) && !closed_since(uid, node.state_as_of));
+    u32::try_from(unheld.count()).unwrap_or(u32::MAX)
 }
 
 /// The latest episode of each fault that is not over, and how the latest of them names its node.
