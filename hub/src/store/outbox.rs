@@ -307,6 +307,7 @@ pub struct Waiting {
 /// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has
 /// taken over, or that another replica's proof outranks, gets nothing: the generation is looked at in the same statement.
 /// A session that was not seen for a minute outranks nobody: its hub died with its pod, and no one noted that it ended.
+/// What harms and was issued before the epoch rose stays here and expires: it was decided without what its cluster has shown since.
 /// The open states are named first, in the words of the index `commands_to_send`: without them every command that ever was is read.
 ///
 /// # Errors
@@ -332,6 +333,7 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
          FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
          WHERE c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED') AND c.envelope IS NOT NULL
            AND ((c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
+                AND (c.action IN ('notify', 'release') OR c.hub_term >= (SELECT h.hub_term FROM hub_state h))
                 AND (c.sent_at IS NULL OR c.sent_at < m.attached_at OR c.resend_at <= clock_timestamp()))
             OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
                 AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at)))

@@ -64,7 +64,8 @@ impl Inbound<'_> {
             }
             Message::Command(command) => self.command(command)?,
             Message::Cancel(cancel) => self.deps.down.send(Down::Cancel(cancel.envelope)).await.map_err(|_| Error::Ended)?,
-            Message::StatusAck(ack) => self.hand(Down::StatusAck(ack)),
+            // The hand's loop waits for nothing but itself. Of a last word nobody would ever say again that it was heard.
+            Message::StatusAck(ack) => self.deps.down.send(Down::StatusAck(ack)).await.map_err(|_| Error::Ended)?,
             Message::Resync(resync) => self.resync(resync),
             Message::ProcessResult(result) => self.waiting.answered(&result),
             Message::Verdict(verdict) => self.verdict(&verdict),
@@ -110,13 +111,6 @@ impl Inbound<'_> {
             at_unix_ms: clock::wall().unix_ms(),
             ..v1::CommandStatus::default()
         }))
-    }
-
-    /// Acks come again with the next report.
-    fn hand(&self, down: Down) {
-        if self.deps.down.try_send(down).is_err() {
-            self.deps.metrics.inc(metrics::LINK_DROPPED, &[("reason", "hand busy"), ("lane", "down")]);
-        }
     }
 
     fn resync(&self, resync: v1::Resync) {

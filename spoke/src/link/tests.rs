@@ -252,6 +252,24 @@ async fn what_the_hub_had_acked_before_a_crash_leaves_the_queue() {
     soon(depth.wait_for(|depth| depth.unacked == 0)).await.unwrap();
 }
 
+#[tokio::test]
+async fn that_a_last_word_was_heard_waits_for_the_hand_and_is_never_dropped() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let mut spoke = spoke(&hub.url, hub.identity.path());
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    // The hand has room for one.
+    for status_seq in 1..=5 {
+        session.send(Answer::StatusAck(v1::StatusAck { command_id: "c".into(), status_seq, undo_kept: true })).await;
+    }
+    session.send(Answer::Cancel(v1::Cancel { envelope: vec![9].into() })).await;
+    let mut heard = Vec::new();
+    while let Down::StatusAck(ack) = soon(spoke.down.recv()).await.unwrap() {
+        heard.push(ack.status_seq);
+    }
+    assert_eq!(heard, [1, 2, 3, 4, 5]);
+}
+
 /// Failure table, row 33.
 #[tokio::test]
 async fn no_more_faults_are_in_flight_than_the_credit_allows() {

@@ -44,6 +44,12 @@ pub enum Mutation {
     NoSweep,
     /// Anybody's signature is as good as the hub's.
     AnySignature,
+    /// The hub takes whatever it knows of a cluster for all that there is to know.
+    ToldBlind,
+    /// The spoke works on one node for two commands of one plan revision.
+    RivalsAtOnce,
+    /// A mark that no hold counts takes no place in the budgets.
+    MarksUncounted,
 }
 
 impl Mutation {
@@ -69,6 +75,9 @@ impl Mutation {
         Self::ToldOnce,
         Self::NoSweep,
         Self::AnySignature,
+        Self::ToldBlind,
+        Self::RivalsAtOnce,
+        Self::MarksUncounted,
     ];
 }
 

@@ -108,7 +108,10 @@ impl Memory {
             if self.mutations.has(Mutation::ResendAfterExpiry) {
                 view.deliver_by = view.deliver_by.after(std::time::Duration::from_secs(86_400));
             }
+            let harms = matches!(command.planned.action, Action::Mark | Action::Evict);
+            let of_before = harms && command.hub_term < self.hub_term;
             let (cancels, envelope) = match (is_due(&view, self.now), &command.cancel_envelope) {
+                (due::Due::Send(_), _) if of_before => continue,
                 (due::Due::Send(_), _) => (false, command.envelope.clone()),
                 (due::Due::Cancel, Some(cancel)) if !command.state.terminal() && command.planned.times.expires > self.now => {
                     (true, Some(cancel.clone()))

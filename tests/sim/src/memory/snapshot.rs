@@ -17,6 +17,7 @@ use gpuheal_proto::{
 };
 
 use super::{Cluster, Incident, Memory, Node, inventory::marked};
+use crate::mutation::Mutation;
 
 impl Memory {
     /// `None`: nothing of that UID is known.
@@ -50,6 +51,8 @@ impl Memory {
         let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.adopted(rows));
         let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
         let adopting: u32 = unknown.fold(0, u32::saturating_add);
+        let counts = !self.mutations.has(Mutation::MarksUncounted);
+        let unheld = |cluster| if counts { unheld(cluster) } else { 0 };
         let fleet_unheld = self.clusters.values().map(unheld).sum::<u32>().saturating_add(adopting);
         let rate = |rate: Rate, stored: Option<RateState>| stored.unwrap_or_else(|| rate.full(self.now));
         snapshot::Cluster {
@@ -63,7 +66,10 @@ impl Memory {
             narrowing: Narrowing::in_force(&cluster.config_yaml).0,
             observer: Observer {
                 state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)),
-                told_upto: cluster.told_upto.filter(|_| self.adopted(cluster)),
+                told_upto: match self.mutations.has(Mutation::ToldBlind) {
+                    true => Some(self.now),
+                    false => cluster.told_upto.filter(|_| self.adopted(cluster)),
+                },
             },
             fleet_stop: self.stop.clone(),
             newly_suspect: 0,

@@ -134,7 +134,7 @@ impl Spoke {
             margin: self.margin(),
             config: if has(Mutation::NoCeiling) { &open } else { &self.config },
             out: self.places(name),
-            at_work: self.at_work(command),
+            at_work: self.at_work(command).filter(|_| !has(Mutation::RivalsAtOnce)),
             now: now.map(|now| now.at).unwrap_or_default(),
         };
         timely.admit(&live)

@@ -139,6 +139,20 @@ fn a_command_is_sent_once_in_a_session_and_again_at_the_next_until_its_time_is_o
     pair.holds("deliveries");
 }
 
+/// Failure table, row 18.
+#[test]
+fn what_harms_and_was_issued_before_the_epoch_rose_is_not_sent_and_expires() {
+    let (mut pair, _) = commanded();
+    let mut welcomed = hello("spoke-0", &["s"]);
+    welcomed.hub_term_heard = 5;
+    let (owner, ..) = pair.attach(&welcomed).unwrap();
+    assert!(pair.deliver(&owner, 1).is_empty(), "nobody knows what the lost commits had out when it was decided");
+    pair.elapse(400);
+    pair.sweep();
+    let held = pair.holds("expired");
+    assert!(held.commands.iter().any(|command| command.contains("EXPIRED")), "{:?}", held.commands);
+}
+
 #[test]
 fn a_session_that_another_outranks_is_sent_nothing() {
     let (mut pair, owner) = healing();
