@@ -31,6 +31,7 @@ use crate::{
     link::Ask,
     metrics::{self, Metrics},
     ports::Attachment,
+    scrape::Rounds,
     settings::Settings,
     watch::Heard,
 };
@@ -49,6 +50,8 @@ pub struct Deps {
     pub given_up: watch::Receiver<BTreeMap<String, u64>>,
     /// Has the cluster been listed?
     pub listed: watch::Receiver<bool>,
+    /// Are the exporters known?
+    pub rounds: Arc<Rounds>,
     /// What of ours is missing in the cluster, in words?
     pub lacks: watch::Receiver<Vec<String>>,
     /// How old is the watches' news?

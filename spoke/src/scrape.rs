@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, watch};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{JoinError, JoinSet},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -59,10 +62,13 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
 }
 
-/// Scrapes until cancelled.
+/// Scrapes until cancelled, or until the loop of one exporter panics: what that left half done in memory may be ahead of the
+/// journal, and an exporter that nobody asks any more would hold every release of the cluster. The panic goes on here and ends
+/// the process; the next one begins with what the journal holds.
 pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let shared = Arc::new(Shared { deps: deps.clone(), fetcher: Fetcher::new(), permits: Semaphore::new(AT_ONCE) });
     let mut running: BTreeMap<Arc<Target>, CancellationToken> = BTreeMap::new();
+    let mut loops = JoinSet::new();
     loop {
         let listed = *deps.changes.borrow_and_update() > 0;
         let wanted: BTreeSet<Target> = deps.exporters.look(|pods| targets::all(pods, &deps.fixed, deps.port)).into_iter().collect();
@@ -87,12 +93,24 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             deps.rounds.expect(running.keys());
         }
         for (target, stop) in begin {
-            tokio::spawn(One { target, shared: Arc::clone(&shared) }.run(stop));
+            loops.spawn(One { target, shared: Arc::clone(&shared) }.run(stop));
         }
         tokio::select! {
             () = cancel.cancelled() => return,
+            died = died(&mut loops) => std::panic::resume_unwind(died.into_panic()),
             Ok(()) = deps.changes.changed() => tokio::time::sleep(GATHER).await,
             else => return,
+        }
+    }
+}
+
+/// Waits for a loop that did not end by itself. Nobody aborts one: it panicked.
+async fn died(loops: &mut JoinSet<()>) -> JoinError {
+    loop {
+        match loops.join_next().await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return error,
+            None => std::future::pending().await,
         }
     }
 }

@@ -20,6 +20,9 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
     } else {
         why.push("cluster is not listed yet: nodes and pods are unknown".to_owned());
     }
+    if !deps.rounds.known() {
+        why.push("exporter pods are not listed yet: no node is released until each was asked".to_owned());
+    }
     if deps.attachment.borrow().generation.is_none() {
         why.push("hub does not answer: faults are journaled, nothing new is done".to_owned());
     }

@@ -19,6 +19,7 @@ struct Server {
     client: reqwest::Client,
     listed: watch::Sender<bool>,
     lacks: watch::Sender<Vec<String>>,
+    rounds: Arc<Rounds>,
     cancel: CancellationToken,
     identity: tempfile::TempDir,
     _token: tempfile::NamedTempFile,
@@ -40,14 +41,21 @@ async fn server_over(cluster: TestCluster) -> Server {
 }
 
 /// With an identity that ends with that year's first second.
-async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
+async fn server_until(cluster: TestCluster, year: i32) -> Server {
+    let server = server_unlisted(cluster, year).await;
+    server.rounds.expect(std::iter::empty());
+    server
+}
+
+/// The same, while it is not known yet which exporters there are.
+async fn server_unlisted(mut cluster: TestCluster, year: i32) -> Server {
     cluster.node("n1", &json!({}));
     let mut token = tempfile::NamedTempFile::new().unwrap();
     writeln!(token, "{TOKEN}").unwrap();
     let (asks_tx, asks) = mpsc::channel(4);
     let (listed, listing) = watch::channel(true);
     let (lacks, lacking) = watch::channel(Vec::new());
-    let dir = tempfile::tempdir().unwrap();
+    let (dir, rounds) = (tempfile::tempdir().unwrap(), Rounds::new());
     identity(dir.path(), year);
     let deps = Deps {
         derive: Arc::clone(&cluster.derive),
@@ -56,6 +64,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
         journal: cluster.journal.depth(),
         given_up: cluster.journal.given_up(),
         listed: listing,
+        rounds: Arc::clone(&rounds),
         lacks: lacking,
         heard: Arc::clone(&cluster.heard),
         identity: Keeper::open(dir.path(), Arc::clone(&cluster.metrics)).unwrap(),
@@ -69,7 +78,7 @@ async fn server_until(mut cluster: TestCluster, year: i32) -> Server {
     tokio::spawn(serve(listener, deps, cancel.clone()));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Server { base, cluster, asks, client, listed, lacks, cancel, identity: dir, _token: token }
+    Server { base, cluster, asks, client, listed, lacks, rounds, cancel, identity: dir, _token: token }
 }
 
 async fn server() -> Server {
@@ -282,6 +291,15 @@ async fn a_spoke_whose_watches_are_stale_is_not_ready_and_says_which() {
     let (status, why) = server.get("/readyz").await;
     assert_eq!((status, why.as_str()), (503, "watch of gpu pods has not been heard yet\n"));
     assert_eq!(server.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_spoke_whose_exporters_were_never_listed_is_not_ready_and_says_that_nothing_is_released() {
+    let server = server_unlisted(TestCluster::new().await, 2100).await;
+    let (status, why) = server.get("/readyz").await;
+    assert!(status == 503 && why.contains("exporter pods are not listed yet") && why.contains("no node is released"), "{why}");
+    server.rounds.expect(std::iter::empty());
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()), "a cluster may have none");
 }
 
 /// Every sample of a page by name and labels; the page must be without a bad line.

@@ -29,6 +29,12 @@ impl Rounds {
         *last = Some(targets.map(|target| (Arc::clone(target), known.get(target).copied().flatten())).collect());
     }
 
+    /// Whether it is known at all which exporters there are.
+    #[must_use]
+    pub fn known(&self) -> bool {
+        self.last.lock().expect("no holder of this lock panics").is_some()
+    }
+
     /// One was asked, whatever it answered, and what it showed is in the journal.
     pub(crate) fn asked(&self, target: &Target, reign: u64) {
         if let Some(last) = self.last.lock().expect("no holder of this lock panics").as_mut()
@@ -54,8 +60,9 @@ mod tests {
     fn a_round_is_whole_once_every_exporter_that_there_is_was_asked_in_this_reign() {
         let target = |node: &str| Arc::new(Target { node: node.into(), url: format!("http://{node}"), start: String::new() });
         let rounds = Rounds::new();
-        assert!(!rounds.whole(1), "the exporters are not known");
+        assert!(!rounds.known() && !rounds.whole(1), "the exporters are not known");
         rounds.expect([target("a"), target("b")].iter());
+        assert!(rounds.known());
         rounds.asked(&target("a"), 1);
         assert!(!rounds.whole(1));
         rounds.asked(&target("b"), 1);

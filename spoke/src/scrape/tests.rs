@@ -8,6 +8,7 @@ use gpuheal_spoke_core::scrape::exposition::EXPOSITION_BYTES_MAX;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
+use crate::testing::TestCluster;
 
 async fn serve(app: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -59,4 +60,29 @@ async fn rows_that_came_before_a_page_broke_off_are_kept() {
     });
     let page = fetch(&url).await.unwrap();
     assert!(page.cut && page.bytes.starts_with(b"DCGM_FI_DEV_GPU_TEMP 41\n"), "{page:?}");
+}
+
+#[tokio::test]
+async fn an_exporters_loop_that_panics_ends_the_scraper_and_holds_no_release_for_ever() {
+    let cluster = TestCluster::new().await;
+    let rounds = Rounds::new();
+    // Whoever notes from now on that an exporter was asked panics, as at a bug of ours.
+    let breaks = Arc::clone(&rounds);
+    let broken = std::thread::spawn(move || breaks.expect(std::iter::from_fn(|| panic!("on purpose"))));
+    broken.join().unwrap_err();
+    let (_changed, changes) = watch::channel(0);
+    let deps = Deps {
+        exporters: ServicePods::default(),
+        changes,
+        fixed: ["http://127.0.0.1:9=n1".parse().unwrap()].into(),
+        port: 9400,
+        settings: Arc::clone(&cluster.settings),
+        leadership: cluster.leadership.subscribe(),
+        derive: Arc::clone(&cluster.derive),
+        rounds,
+        metrics: Arc::clone(&cluster.metrics),
+    };
+    let scraper = tokio::spawn(run(deps, CancellationToken::new()));
+    let ended = tokio::time::timeout(Duration::from_secs(120), scraper).await.expect("it goes on without one of its loops");
+    assert!(ended.unwrap_err().is_panic(), "whoever waits for it is told");
 }

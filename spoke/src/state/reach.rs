@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 
 /// Whoever begins to be told of another audience has this long to find again what stands, and moments are at least as far
 /// apart.
-const MARK_EVERY: Duration = Duration::from_secs(3);
+pub(super) const MARK_EVERY: Duration = Duration::from_secs(3);
 /// Moments remembered: with one every 3 s they go back 96 s, and what is known of so long ago is fresh for nobody.
 const MARKS_MAX: usize = 32;
 
