@@ -103,6 +103,7 @@ mod tests {
         assert_eq!(HubClock::new().now(), None);
     }
 
+    /// Failure table, row 22.
     #[test]
     fn hub_time_goes_on_by_boottime_and_grows_uncertain_with_age() {
         let clock = HubClock::new();

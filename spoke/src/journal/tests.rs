@@ -258,6 +258,7 @@ async fn a_full_journal_says_so_and_takes_more_once_the_hub_has_acked() {
     assert_eq!(depth.borrow().unacked, 1);
 }
 
+/// Failure table, row 18.
 #[tokio::test]
 async fn acked_faults_stay_until_their_time_and_what_is_held_outlives_them() {
     let dir = tempfile::tempdir().unwrap();

@@ -201,6 +201,9 @@ async fn name_budgets(kube: &Kube, pod: &PodFacts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::config::Kubeconfig;
+    use kubesim::{Config, KubeSim, build};
+
     use super::*;
 
     fn said(status: u16, message: &str) -> Raw {
@@ -227,5 +230,26 @@ mod tests {
         assert_eq!(body["deleteOptions"], json!({"gracePeriodSeconds": 20, "preconditions": {"uid": "u1"}}));
         assert_eq!(body["apiVersion"], "policy/v1");
         assert!(body.get("delete_options").is_none());
+    }
+
+    /// Failure table, row 12.
+    #[tokio::test]
+    async fn a_pod_that_came_under_the_name_of_one_that_went_is_neither_evicted_nor_deleted_in_its_place() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let sim = KubeSim::start(Config::default()).await.unwrap();
+        let kubeconfig = Kubeconfig::from_yaml(&sim.kubeconfig_yaml()).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+        let kube = Kube::new(kube::Client::try_from(config).unwrap());
+        sim.store().create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})).unwrap();
+        // Bound to no node that there is: nobody starts or ends it.
+        let came = sim.store().create(build::gpu_pod("ml", "train-0", "n1", 1, &[])).unwrap();
+        let pod =
+            PodFacts { namespace: "ml".into(), name: "train-0".into(), uid: "of-the-one-before".into(), ..PodFacts::default() };
+        for bypass in [false, true] {
+            let call = Call { pod: pod.clone(), grace_secs: 0, doubt: false, bypass };
+            assert_eq!(evict(&kube, &call).await, Outcome::Gone, "past the budgets: {bypass}");
+            let stays = sim.store().get("pods", "ml", "train-0");
+            assert_eq!(stays.map(|pod| pod["metadata"].clone()), Some(came["metadata"].clone()), "past the budgets: {bypass}");
+        }
     }
 }
