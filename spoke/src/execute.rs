@@ -51,6 +51,7 @@ use crate::{
     metrics::Metrics,
     ports::{Attachment, Down, FaultView, GpuUsers, Leadership, LocalConfig, Seen},
     report::Reports,
+    tasks,
     watch::Nodes,
 };
 
@@ -184,7 +185,7 @@ impl Hand {
     pub async fn run(deps: Deps, down: mpsc::Receiver<Down>, up: mpsc::Sender<v1::CommandStatus>, stop: CancellationToken) {
         let kube = Kube::new(deps.client.clone());
         let actions = Arc::new(Actions::default());
-        let watching = tokio::spawn(store::follow(deps.client.clone(), deps.namespace.clone(), Arc::clone(&actions)));
+        let mut watching = tokio::spawn(store::follow(deps.client.clone(), deps.namespace.clone(), Arc::clone(&actions)));
         let reports = Reports::new(up);
         let records = Records::new(kube.clone(), deps.namespace.clone(), Arc::clone(&actions), reports.clone(), deps.nodes.clone());
         let ctx = Arc::new(Ctx {
@@ -200,7 +201,10 @@ impl Hand {
             deps,
         });
         let mut hand = HandLoop::new(ctx);
-        hand.serve(down, stop).await;
+        tokio::select! {
+            () = hand.serve(down, stop) => {}
+            Err(error) = &mut watching => tasks::panic_with(error),
+        }
         hand.ctx.halt.cancel();
         while hand.tasks.join_next().await.is_some() {}
         watching.abort();

@@ -31,6 +31,7 @@ pub mod scrape;
 pub mod send;
 pub mod settings;
 pub mod state;
+mod tasks;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod verify;

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::{
     sync::{Semaphore, watch},
-    task::{JoinError, JoinSet},
+    task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +24,7 @@ use crate::{
     metrics::{self, Metrics},
     ports::Leadership,
     settings::Settings,
+    tasks,
     watch::ServicePods,
 };
 
@@ -62,9 +63,7 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
 }
 
-/// Scrapes until cancelled, or until the loop of one exporter panics: what that left half done in memory may be ahead of the
-/// journal, and an exporter that nobody asks any more would hold every release of the cluster. The panic goes on here and ends
-/// the process; the next one begins with what the journal holds.
+/// Scrapes until cancelled. Panics with the loop of any exporter: one that nobody asks any more would hold every release.
 pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let shared = Arc::new(Shared { deps: deps.clone(), fetcher: Fetcher::new(), permits: Semaphore::new(AT_ONCE) });
     let mut running: BTreeMap<Arc<Target>, CancellationToken> = BTreeMap::new();
@@ -97,20 +96,9 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
         }
         tokio::select! {
             () = cancel.cancelled() => return,
-            died = died(&mut loops) => std::panic::resume_unwind(died.into_panic()),
+            never = tasks::watch_over(&mut loops) => match never {},
             Ok(()) = deps.changes.changed() => tokio::time::sleep(GATHER).await,
             else => return,
-        }
-    }
-}
-
-/// Waits for a loop that did not end by itself. Nobody aborts one: it panicked.
-async fn died(loops: &mut JoinSet<()>) -> JoinError {
-    loop {
-        match loops.join_next().await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return error,
-            None => std::future::pending().await,
         }
     }
 }

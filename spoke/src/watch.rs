@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Duration};
 use gpuheal_proto::kubernetes::CONFIG_MAP;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Client, Resource};
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{metrics::Metrics, ports::LocalConfig};
@@ -160,7 +160,7 @@ pub struct Views {
     pub heard: Arc<Heard>,
 }
 
-/// Starts the watches. Each `touched` gets the names of nodes that changed.
+/// Starts the watches, one task each. Each `touched` gets the names of nodes that changed.
 #[must_use]
 pub fn spawn(
     client: &Client,
@@ -168,14 +168,14 @@ pub fn spawn(
     touched: Vec<Arc<Touched>>,
     metrics: &Arc<Metrics>,
     cancel: &CancellationToken,
-) -> Views {
+) -> (Views, JoinSet<()>) {
     let heard = Heard::new();
     let shared = follow::Shared { metrics: Arc::clone(metrics), heard: Arc::clone(&heard), cancel: cancel.clone() };
     let (keep_nodes, keep_pods, nodes) = tables::keepers(tables::Ears::new(touched));
     let (keep_exporters, exporters, exporter_changes) = service::KeepServices::new();
     let (keep_config, config_map) = config_map::KeepConfig::new();
     let pods = || Pod::url_path(&(), None);
-    let follow = Start { client, resync: config.resync, shared };
+    let mut follow = Start { client, resync: config.resync, shared, tasks: JoinSet::new() };
     follow.start(heard::NODES, Node::url_path(&(), None), Only::All, keep_nodes);
     follow.start(heard::GPU_PODS, pods(), Only::All, keep_pods);
     follow.start("exporter pod", pods(), Only::Labels(config.exporter_selector.clone()), keep_exporters);
@@ -185,7 +185,7 @@ pub fn spawn(
     }
     let ours = ConfigMap::url_path(&(), Some(&config.namespace));
     follow.start("config map", ours, Only::Fields(format!("metadata.name={CONFIG_MAP}")), keep_config);
-    Views { nodes, exporters, exporter_changes, plugins, config: config_map, heard }
+    (Views { nodes, exporters, exporter_changes, plugins, config: config_map, heard }, follow.tasks)
 }
 
 /// Which objects of a kind.
@@ -200,10 +200,11 @@ struct Start<'a> {
     client: &'a Client,
     resync: Duration,
     shared: follow::Shared,
+    tasks: JoinSet<()>,
 }
 
 impl Start<'_> {
-    fn start<K: wire::Seen>(&self, kind: &'static str, path: String, only: Only, keep: impl follow::Keep<K> + 'static) {
+    fn start<K: wire::Seen>(&mut self, kind: &'static str, path: String, only: Only, keep: impl follow::Keep<K> + 'static) {
         let (labels, fields) = match only {
             Only::All => (None, None),
             Only::Labels(selector) => (Some(selector), None),
@@ -211,6 +212,6 @@ impl Start<'_> {
         };
         let (client, resync, shared) = (self.client.clone(), self.resync, self.shared.clone());
         let follow = Follow { kind, client, path, labels, fields, keep: Box::new(keep), resync, shared };
-        tokio::spawn(follow.run());
+        self.tasks.spawn(follow.run());
     }
 }

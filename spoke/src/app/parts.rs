@@ -24,7 +24,7 @@ use crate::{
     ports::{Attachment, GpuUsers, Leadership, LocalConfig, Seen},
     scrape,
     settings::Settings,
-    state,
+    state, tasks,
     watch::{self as cluster, Touched},
 };
 
@@ -72,7 +72,7 @@ impl Parts {
         let (clock, settings) = (HubClock::new(), Settings::new());
         let (mut sources, mut hand, mut link) = (Group::new("sources"), Group::new("hand"), Group::new("link"));
         let (touched, seen_nodes) = (Touched::new(), Touched::new());
-        let views = cluster::spawn(
+        let (views, mut watches) = cluster::spawn(
             &clients.read,
             &cluster::Config {
                 namespace: run.namespace.clone(),
@@ -111,6 +111,13 @@ impl Parts {
             },
             held,
         );
+        let stop = sources.cancel.clone();
+        sources.spawn("watches", async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                never = tasks::watch_over(&mut watches) => match never {},
+            }
+        });
         let (listed_tx, listed) = watch::channel(false);
         let nodes = views.nodes.clone();
         let stop = sources.cancel.clone();

@@ -25,7 +25,7 @@ use gpuheal_spoke_core::drain::{Unknown, Users};
 use testkube::settled;
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -68,6 +68,7 @@ pub(crate) struct Spoke {
     pub(crate) nodes: Nodes,
     stop: CancellationToken,
     task: JoinHandle<()>,
+    _watches: JoinSet<()>,
 }
 
 /// As shipped, but that it looks more often: a claim waits for the first election.
@@ -96,7 +97,7 @@ impl Spoke {
             plugin_selectors: Vec::new(),
             resync: Duration::from_secs(3600),
         };
-        let views = cluster::spawn(&client, &settings, vec![], &metrics, &stop);
+        let (views, watches) = cluster::spawn(&client, &settings, vec![], &metrics, &stop);
         tokio::time::timeout(settled::BOUND, views.nodes.ready()).await.unwrap();
         let (leadership, elector) = Elector::spawn(client.clone(), election(w, replica)).unwrap();
         let (down, down_rx) = mpsc::channel(64);
@@ -127,7 +128,7 @@ impl Spoke {
             metrics,
         };
         let task = tokio::spawn(Hand::run(deps, down_rx, up_tx, stop.clone()));
-        Self { down, up, faults, exporter, clock, config, attachment, elector, seen, nodes, stop, task }
+        Self { down, up, faults, exporter, clock, config, attachment, elector, seen, nodes, stop, task, _watches: watches }
     }
 
     /// Starts one and waits until it carries out commands.
