@@ -134,6 +134,6 @@ async fn a_lease_that_was_made_anew_begins_above_every_reign_that_is_known(w: Wo
     let (second, next) = elect(&w, election(&w, "b")).await;
     next.0.outranks(900);
     held.0.release().await;
-    leads(&second).await;
-    assert_eq!(second.borrow().transitions(), Some(901));
+    // A look that was under way when it heard of that reign may have taken the Lease as it was: the next renewal rises above.
+    settled::is_true("it leads above all", || async { second.borrow().transitions() == Some(901) }).await;
 }
