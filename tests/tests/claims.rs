@@ -91,12 +91,18 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
+/// A source without the lines that are comments: a guard that is only spoken of holds nothing.
+fn code(source: &str) -> String {
+    let speaks = |line: &&str| ["//", "--"].iter().any(|mark| line.trim_start().starts_with(mark));
+    source.lines().filter(|line| !speaks(line)).collect::<Vec<_>>().join("\n")
+}
+
 /// What is wrong with the words for the code that holds a row: each is a path, or stands in the file of the path before it.
 fn astray(guard: &str) -> Vec<String> {
     let (mut text, mut wrong) = (String::new(), Vec::new());
     for word in quoted(guard) {
         if word.contains('/') && word.contains('.') {
-            text = fs::read_to_string(root().join(word)).unwrap_or_default();
+            text = code(&fs::read_to_string(root().join(word)).unwrap_or_default());
             if text.is_empty() {
                 wrong.push(format!("there is no {word}"));
             }

@@ -48,8 +48,6 @@ pub enum Mutation {
     ToldBlind,
     /// The spoke works on one node for two commands of one plan revision.
     RivalsAtOnce,
-    /// A mark that no hold counts takes no place in the budgets.
-    MarksUncounted,
 }
 
 impl Mutation {
@@ -77,7 +75,6 @@ impl Mutation {
         Self::AnySignature,
         Self::ToldBlind,
         Self::RivalsAtOnce,
-        Self::MarksUncounted,
     ];
 }
 

@@ -52,6 +52,8 @@ guards!(
     a_word_that_is_told_once_may_never_be_heard: ToldOnce at 11,
     without_the_sweep_a_command_never_ends: NoSweep at 7,
     without_the_signature_anybody_commands: AnySignature at 9,
+    a_hub_that_thinks_it_was_told_all_releases_what_is_ill: ToldBlind at 53,
+    two_commands_of_one_plan_at_once_do_the_same_twice: RivalsAtOnce at 5836,
 );
 
 #[test]

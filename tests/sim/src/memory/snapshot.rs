@@ -51,8 +51,6 @@ impl Memory {
         let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.adopted(rows));
         let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
         let adopting: u32 = unknown.fold(0, u32::saturating_add);
-        let counts = !self.mutations.has(Mutation::MarksUncounted);
-        let unheld = |cluster| if counts { unheld(cluster) } else { 0 };
         let fleet_unheld = self.clusters.values().map(unheld).sum::<u32>().saturating_add(adopting);
         let rate = |rate: Rate, stored: Option<RateState>| stored.unwrap_or_else(|| rate.full(self.now));
         snapshot::Cluster {
