@@ -81,6 +81,7 @@ CREATE TABLE sessions (
     leads_since timestamptz,
     seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     detached_at timestamptz,
+    clock_skew_ms bigint,
     CONSTRAINT sessions_pkey PRIMARY KEY (cluster_id, replica_id),
     CONSTRAINT sessions_generation_positive CHECK (session_generation > 0)
 ) WITH (fillfactor = 70);
@@ -97,6 +98,7 @@ COMMENT ON COLUMN sessions.attached_at IS 'When this generation began';
 COMMENT ON COLUMN sessions.leads_since IS 'When it last proved that it had begun to lead after attaching; what was sent before went to another';
 COMMENT ON COLUMN sessions.seen_at IS 'Last sign of life, written in bulk';
 COMMENT ON COLUMN sessions.detached_at IS 'When the stream ended; none while it is open';
+COMMENT ON COLUMN sessions.clock_skew_ms IS 'How far the replica''s wall clock was ahead of this database''s when it attached; none: it did not tell';
 
 CREATE TABLE streams (
     cluster_id text NOT NULL,

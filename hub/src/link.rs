@@ -12,11 +12,16 @@ mod registry;
 mod seen;
 mod serve;
 mod settings;
+pub mod skew;
 mod throttle;
 mod up;
 mod verdicts;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::Stream;
 use gpuheal_proto::{
@@ -158,6 +163,7 @@ impl Inner {
         let owner = registry::Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
         let session = Session::new(owner, peer.certificate().clone(), lanes, end);
         session.set_lease(hello.lease_transitions);
+        session.set_clock_apart(clock_apart(&hello, attached.clock_skew_ms));
         let session = Arc::new(session);
         tracing::info!(
             cluster.id = %cluster, replica.id = %hello.replica, session.generation = attached.generation, spoke.version = hello.version,
@@ -198,9 +204,10 @@ impl Inner {
     ) -> Result<(Hello, Attached), Refusal> {
         let first = tokio::time::timeout(HELLO_TIMEOUT, up.message());
         let Some(Ok(Ok(Some(first)))) = end.run_until_cancelled(first).await else { return Err(Refusal::NoHello) };
+        let heard = Instant::now();
         let first = first.message.map(|message| fit::fitted(cluster, kind(&message), message));
         let Some(attach_request::Message::Hello(hello)) = first else { return Err(Refusal::NoHello) };
-        let hello = Hello::read(hello, cluster).map_err(Refusal::Hello)?;
+        let hello = Hello::read(hello, cluster, heard).map_err(Refusal::Hello)?;
         if !self.admission.admit(tokio::time::Instant::now()) {
             return Err(Refusal::Busy);
         }
@@ -272,6 +279,19 @@ fn refused(why: NotAttached, hello: &Hello, peer: &Peer) -> Refusal {
             Refusal::Quarantined { detail }
         }
     }
+}
+
+/// Whether the replica's clock is far off, which is told once for a session.
+fn clock_apart(hello: &Hello, skew_ms: Option<i64>) -> bool {
+    let apart = skew_ms.filter(|skew_ms| skew::apart(*skew_ms));
+    if let Some(clock_skew_ms) = apart {
+        let what = skew::words(hello.replica.as_str(), clock_skew_ms);
+        tracing::warn!(
+            cluster.id = %hello.cluster, replica.id = %hello.replica, clock_skew_ms, what,
+            "a replica's wall clock is far off: no command hangs on it, what it writes into logs and records does"
+        );
+    }
+    apart.is_some()
 }
 
 fn welcome(hello: &Hello, attached: &Attached, credit: u32) -> Welcome {

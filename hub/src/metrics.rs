@@ -19,6 +19,11 @@ pub static ATTACHES: Family<1> = Family::counter(
 );
 /// Sessions now.
 pub static SESSIONS: Gauge = Gauge::new("gpu_selfhealing_hub_sessions", "Spoke replicas that are attached to this hub process.");
+/// Of these, those whose clock is far off.
+pub static CLOCKS_APART: Gauge = Gauge::new(
+    "gpu_selfhealing_hub_clocks_apart",
+    "Spoke replicas attached to this hub process whose wall clock was more than 30 s from the database's when they attached.",
+);
 /// Identities seen in two places.
 pub static CLONE_ALARMS: Family<1> = Family::counter(
     "gpu_selfhealing_hub_clone_alarms_total",
@@ -182,6 +187,7 @@ pub fn text() -> String {
         family.write(&mut out);
     }
     SESSIONS.write(&mut out);
+    CLOCKS_APART.write(&mut out);
     QUARANTINED.write(&mut out);
     FAULTS.write(&mut out);
     STATE_DIFFERS.write(&mut out);

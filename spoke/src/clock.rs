@@ -20,6 +20,14 @@ pub fn wall() -> Timestamp {
     Timestamp::EPOCH.after(since)
 }
 
+/// How far a wall clock that now shows `wall` is ahead of the hub's, which showed `server` within a round trip of `rtt`: for
+/// people, who mend it. Right to half the round trip.
+#[must_use]
+pub fn ahead_s(wall: Timestamp, server: Timestamp, rtt: Duration) -> f64 {
+    let hub = server.after(rtt / 2);
+    wall.since(hub).as_secs_f64() - hub.since(wall).as_secs_f64()
+}
+
 /// Time since boot, suspend included.
 #[must_use]
 pub fn boottime() -> Duration {
@@ -123,6 +131,14 @@ mod tests {
         assert_eq!(clock.now(), None);
         clock.set(Timestamp::from_unix_ms(2_000_000), secs(0));
         assert!(clock.now().is_some());
+    }
+
+    #[test]
+    fn a_wall_clock_is_ahead_or_behind_by_what_is_left_after_half_the_round_trip() {
+        let at = |s: i64| Timestamp::from_unix_ms(s * 1000);
+        assert_eq!(ahead_s(at(1075), at(1000), secs(0)).to_string(), "75");
+        assert_eq!(ahead_s(at(1000), at(1060), secs(4)).to_string(), "-62");
+        assert_eq!(ahead_s(at(1002), at(1000), secs(4)).to_string(), "0");
     }
 
     #[test]

@@ -96,6 +96,11 @@ pub const SOURCES: Family = gauge("gpu_selfhealing_spoke_sources", "Sources of s
 pub const ATTACHED: Family = gauge("gpu_selfhealing_spoke_link_attached", "1 while the hub answers on the link.");
 /// Attempts to attach by outcome. Labels: outcome.
 pub const ATTACHES: Family = counter("gpu_selfhealing_spoke_link_attaches_total", "Attempts to attach, by outcome.");
+/// Wall clock less the hub's time.
+pub const CLOCK_AHEAD: Family = gauge(
+    "gpu_selfhealing_spoke_clock_ahead_seconds",
+    "How far this machine's wall clock was ahead of the hub's time when it attached last; below 0, behind.",
+);
 /// Messages dropped at the link. Labels: reason.
 pub const LINK_DROPPED: Family = counter("gpu_selfhealing_spoke_link_dropped_total", "Messages set aside at the link, by reason.");
 /// Bytes on disk.

@@ -17,7 +17,10 @@ use super::{
     call::{cluster, connection, count, counted, failed, known, unix_ms},
     page,
 };
-use crate::store::{fleet, natural};
+use crate::{
+    link::skew,
+    store::{fleet, natural},
+};
 
 #[tonic::async_trait]
 impl ClusterService for Fleet {
@@ -105,6 +108,7 @@ fn state(row: &fleet::Cluster, fleet_stopped_for: Option<&str>) -> (&'static str
 fn wire_cluster(row: fleet::Cluster, fleet_stopped_for: Option<&str>) -> Cluster {
     let errors: Vec<String> = serde_json::from_value(row.config_errors.clone()).unwrap_or_default();
     let (state, state_reason) = state(&row, fleet_stopped_for);
+    let problems = row.apart.iter().zip(&row.apart_ms).map(|(replica, skew_ms)| skew::words(replica, *skew_ms)).collect();
     Cluster {
         cluster_id: row.cluster_id,
         name: row.name,
@@ -123,6 +127,7 @@ fn wire_cluster(row: fleet::Cluster, fleet_stopped_for: Option<&str>) -> Cluster
         sources_fresh: count(row.sources_fresh),
         state: state.to_owned(),
         state_reason,
+        problems,
     }
 }
 

@@ -1,10 +1,14 @@
 //! Pure: reading the first message of a stream, against the certificate that it came under.
 
+use std::time::Instant;
+
 use gpuheal_proto::{
     bytes_text::clip,
     ids::{ClusterId, ParseIdError, ReplicaId, StreamId},
     link::v1,
 };
+
+use super::skew::Wall;
 
 /// Journals that a replica may still hold: its own and those it found, with room for a few crashes.
 const JOURNALS_MAX: usize = 8;
@@ -38,14 +42,16 @@ pub struct Hello {
     pub cmd_seq_seen: u64,
     /// Proof of leadership, when it leads.
     pub lease_transitions: Option<u64>,
+    /// Its wall clock, if it told it.
+    pub wall: Option<Wall>,
 }
 
 impl Hello {
-    /// Reads it.
+    /// Reads it, at the moment `heard`.
     ///
     /// # Errors
     /// When it speaks for another cluster than `cluster`, or breaks a limit.
-    pub fn read(hello: v1::Hello, cluster: &ClusterId) -> Result<Self, Error> {
+    pub fn read(hello: v1::Hello, cluster: &ClusterId, heard: Instant) -> Result<Self, Error> {
         if hello.cluster_id != cluster.as_str() {
             return Err(Error::Foreign { certificate: cluster.clone(), claimed: clip(&hello.cluster_id, 64).to_owned() });
         }
@@ -73,6 +79,7 @@ impl Hello {
             hub_term_heard: hello.hub_term_heard,
             cmd_seq_seen: hello.cmd_seq_seen,
             lease_transitions: hello.lease_transitions,
+            wall: Wall::read(hello.wall_unix_ms, heard),
         })
     }
 }
@@ -119,10 +126,14 @@ mod tests {
         ClusterId::parse("alpha").unwrap()
     }
 
+    fn read(hello: v1::Hello) -> Result<Hello, Error> {
+        Hello::read(hello, &alpha(), Instant::now())
+    }
+
     #[test]
     fn a_certificate_speaks_for_its_own_cluster_only() {
-        assert!(Hello::read(hello(), &alpha()).is_ok());
-        let other = Hello::read(hello(), &ClusterId::parse("beta").unwrap());
+        assert!(read(hello()).is_ok());
+        let other = Hello::read(hello(), &ClusterId::parse("beta").unwrap(), Instant::now());
         assert!(matches!(other, Err(Error::Foreign { .. })), "{other:?}");
     }
 
@@ -135,8 +146,8 @@ mod tests {
             ("journals", v1::Hello { journals: vec![v1::JournalHead::default(); 9], ..hello() }),
         ];
         for (field, hello) in broken {
-            assert_eq!(Hello::read(hello, &alpha()), Err(Error::Field { field }));
+            assert_eq!(read(hello), Err(Error::Field { field }));
         }
-        assert!(matches!(Hello::read(v1::Hello { replica_id: String::new(), ..hello() }, &alpha()), Err(Error::Id(_))));
+        assert!(matches!(read(v1::Hello { replica_id: String::new(), ..hello() }), Err(Error::Id(_))));
     }
 }

@@ -43,6 +43,7 @@ mod tests {
             hub_term_heard: 0,
             cmd_seq_seen,
             lease_transitions: None,
+            wall: None,
         }
     }
 

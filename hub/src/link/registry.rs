@@ -49,6 +49,8 @@ pub struct Session {
     noted: Mutex<Option<Timestamp>>,
     /// A message of its is being worked on, so that silence is ours and not its.
     busy: AtomicBool,
+    /// Its replica's wall clock is far off.
+    clock_apart: AtomicBool,
     cause: OnceLock<&'static str>,
 }
 
@@ -63,6 +65,7 @@ impl Session {
             heard: Mutex::new(Instant::now()),
             noted: Mutex::new(None),
             busy: AtomicBool::new(false),
+            clock_apart: AtomicBool::new(false),
             cause: OnceLock::new(),
         }
     }
@@ -160,6 +163,14 @@ impl Session {
 
     pub(super) fn busy(&self) -> bool {
         self.busy.load(Relaxed)
+    }
+
+    pub(super) fn set_clock_apart(&self, apart: bool) {
+        self.clock_apart.store(apart, Relaxed);
+    }
+
+    pub(super) fn clock_apart(&self) -> bool {
+        self.clock_apart.load(Relaxed)
     }
 
     /// Ends it, with a last word if there is one. The first cause counts.

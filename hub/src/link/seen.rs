@@ -46,6 +46,8 @@ impl Seen {
     /// When the database fails.
     pub async fn round(&self) -> Result<(), crate::store::Error> {
         let sessions = self.registry.all();
+        let apart = sessions.iter().filter(|session| session.clock_apart()).count();
+        metrics::CLOCKS_APART.set(i64::try_from(apart).unwrap_or(i64::MAX));
         if sessions.is_empty() {
             return Ok(());
         }

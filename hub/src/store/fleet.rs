@@ -6,6 +6,7 @@ use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{Error, Labelled as _};
+use crate::link::skew::CLOCK_SKEW_MAX;
 
 /// A cluster and what stands in it.
 #[derive(Clone, Debug, FromRow)]
@@ -40,6 +41,10 @@ pub struct Cluster {
     pub config_yaml: String,
     /// Why nobody attaches under this identity; none: it may.
     pub quarantine: Option<String>,
+    /// Replicas that are attached and whose wall clocks are far off.
+    pub apart: Vec<String>,
+    /// How far each of them is ahead.
+    pub apart_ms: Vec<i64>,
     /// What its spoke watches.
     pub sources: i64,
     /// How many of these are fresh.
@@ -59,13 +64,15 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
                 COALESCE(b.out, 0)::bigint AS nodes_out, COALESCE(b.allowed, 0)::bigint AS allowed,
                 (SELECT count(*) FROM incidents i WHERE i.cluster_id = c.cluster_id AND i.closed_at IS NULL) AS open_incidents,
                 c.state_as_of, c.spoke_version, c.settings_version, c.config_errors, c.config_yaml, q.cause AS quarantine,
-                f.sources, f.sources_fresh
+                s.apart, s.apart_ms, f.sources, f.sources_fresh
          FROM (SELECT * FROM clusters WHERE cluster_id > $1 ORDER BY cluster_id LIMIT $2) c
          LEFT JOIN budgets b ON b.cluster_id = c.cluster_id AND b.kind = 'cluster'
          LEFT JOIN quarantines q ON q.cluster_id = c.cluster_id
          LEFT JOIN LATERAL (
              SELECT count(*) AS replicas, bool_or(lease_transitions IS NOT NULL) AS leads,
-                    (array_agg(replica_id ORDER BY lease_transitions DESC) FILTER (WHERE lease_transitions IS NOT NULL))[1] AS leader
+                    (array_agg(replica_id ORDER BY lease_transitions DESC) FILTER (WHERE lease_transitions IS NOT NULL))[1] AS leader,
+                    COALESCE(array_agg(replica_id ORDER BY replica_id) FILTER (WHERE abs(clock_skew_ms) > $3), '{}') AS apart,
+                    COALESCE(array_agg(clock_skew_ms ORDER BY replica_id) FILTER (WHERE abs(clock_skew_ms) > $3), '{}') AS apart_ms
              FROM sessions WHERE cluster_id = c.cluster_id AND detached_at IS NULL AND seen_at > clock_timestamp() - interval '1 minute') s ON true
          CROSS JOIN LATERAL (
              SELECT count(*) AS sources, count(*) FILTER (WHERE value->>'state' = 'fresh') AS sources_fresh FROM jsonb_each(c.sources)) f
@@ -73,6 +80,7 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
     )
     .bind(after)
     .bind(most)
+    .bind(i64::try_from(CLOCK_SKEW_MAX.as_millis()).unwrap_or(i64::MAX))
     .fetch_all(conn)
     .await
     .label("fleet.clusters")

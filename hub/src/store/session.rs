@@ -1,6 +1,6 @@
 //! Who owns the stream of each spoke replica: the generation is raised at each attach, and whoever holds a lower one is out.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use gpuheal_proto::{
@@ -46,6 +46,8 @@ pub struct Attached {
     pub term_raised: bool,
     /// The reign whose word on the cluster is held.
     pub reign_known: u64,
+    /// How far the replica's wall clock is ahead of the database's; none when it did not tell it.
+    pub clock_skew_ms: Option<i64>,
 }
 
 /// Why a replica was not attached.
@@ -133,6 +135,7 @@ pub async fn session_attach(
         inventory_known: inventory_known && !term_raised,
         term_raised,
         reign_known: natural(reign_known),
+        clock_skew_ms: owned.clock_skew_ms,
     }))
 }
 
@@ -142,24 +145,28 @@ struct Owned {
     at: Timestamp,
     /// Who owned it lately.
     boots: Vec<(String, Timestamp)>,
+    clock_skew_ms: Option<i64>,
 }
 
 async fn own(conn: &mut PgConnection, hello: &Hello, certificate: &Certificate, hub_id: &str) -> Result<Owned, Error> {
-    type Row = (i64, DateTime<Utc>, Vec<String>, Vec<DateTime<Utc>>);
-    let (generation, at, boots, boots_at): Row = sqlx::query_as(
+    type Row = (i64, DateTime<Utc>, Vec<String>, Vec<DateTime<Utc>>, Option<i64>);
+    // The row itself may be held by a commit of its faults, for as long as one takes: that is all that the clock may seem behind.
+    let wall = hello.wall.map(|wall| wall.at(Instant::now()).unix_ms());
+    let (generation, at, boots, boots_at, clock_skew_ms): Row = sqlx::query_as(
         "INSERT INTO sessions AS s (cluster_id, replica_id, boot_id, hub_id, version, caps, lease_transitions, certificate_serial,
-             certificate_not_before, boots, boots_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, ARRAY[$3], ARRAY[clock_timestamp()])
+             certificate_not_before, boots, boots_at, clock_skew_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, ARRAY[$3], ARRAY[clock_timestamp()],
+             $10 - (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
          ON CONFLICT (cluster_id, replica_id) DO UPDATE SET session_generation = s.session_generation + 1,
              boot_id = EXCLUDED.boot_id, hub_id = EXCLUDED.hub_id, version = EXCLUDED.version, caps = EXCLUDED.caps,
              lease_transitions = EXCLUDED.lease_transitions, attached_at = clock_timestamp(), seen_at = clock_timestamp(),
              detached_at = NULL, certificate_serial = EXCLUDED.certificate_serial,
-             certificate_not_before = EXCLUDED.certificate_not_before,
+             certificate_not_before = EXCLUDED.certificate_not_before, clock_skew_ms = EXCLUDED.clock_skew_ms,
              boots = CASE WHEN s.boot_id = EXCLUDED.boot_id AND cardinality(s.boots) > 0 THEN s.boots
                  ELSE (s.boots || EXCLUDED.boots)[GREATEST(1, cardinality(s.boots) - 14):] END,
              boots_at = CASE WHEN s.boot_id = EXCLUDED.boot_id AND cardinality(s.boots) > 0 THEN s.boots_at
                  ELSE (s.boots_at || EXCLUDED.boots_at)[GREATEST(1, cardinality(s.boots_at) - 14):] END
-         RETURNING session_generation, attached_at, boots, boots_at",
+         RETURNING session_generation, attached_at, boots, boots_at, clock_skew_ms",
     )
     .bind(hello.cluster.as_str())
     .bind(hello.replica.as_str())
@@ -170,11 +177,12 @@ async fn own(conn: &mut PgConnection, hello: &Hello, certificate: &Certificate, 
     .bind(hello.lease_transitions.map(signed))
     .bind(certificate.serial.as_str())
     .bind(to_db(certificate.not_before))
+    .bind(wall)
     .fetch_one(conn)
     .await
     .label("session.attach")?;
     let boots = boots.into_iter().zip(boots_at.into_iter().map(from_db)).collect();
-    Ok(Owned { generation: natural(generation), at: from_db(at), boots })
+    Ok(Owned { generation: natural(generation), at: from_db(at), boots, clock_skew_ms })
 }
 
 async fn acked(conn: &mut PgConnection, hello: &Hello) -> Result<Vec<(String, u64)>, Error> {

@@ -1,17 +1,21 @@
 //! What tools read through the fleet API, page by page.
 
-use gpuheal_proto::fleet::v1::{
-    ApplyPolicyRequest, GetPolicyRequest, ListClustersRequest, ListCommandsRequest, ListEntriesRequest, ListIncidentsRequest,
-    ListNodesRequest, ProcessRequest, ResumeFleetRequest, StopFleetRequest, VerifyChainRequest,
-    audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
-    command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
-    policy_service_client::PolicyServiceClient,
+use gpuheal_hub::link::Seen;
+use gpuheal_proto::{
+    fleet::v1::{
+        ApplyPolicyRequest, GetPolicyRequest, ListClustersRequest, ListCommandsRequest, ListEntriesRequest, ListIncidentsRequest,
+        ListNodesRequest, ProcessRequest, ResumeFleetRequest, StopFleetRequest, VerifyChainRequest,
+        audit_service_client::AuditServiceClient, cluster_service_client::ClusterServiceClient,
+        command_service_client::CommandServiceClient, incident_service_client::IncidentServiceClient,
+        policy_service_client::PolicyServiceClient,
+    },
+    link::v1::Hello,
 };
 use tonic::Code;
 
 use crate::{
-    hub::Hub,
-    replica::{Replica, hello},
+    hub::{Hub, now},
+    replica::{PATIENCE, Replica, hello},
 };
 
 #[tokio::test]
@@ -38,6 +42,37 @@ async fn pages_of_clusters_hold_each_once_and_say_who_leads() {
         }
     }
     assert_eq!(ids, ["alpha", "beta", "gamma"]);
+}
+
+/// Failure table, row 22.
+#[tokio::test]
+async fn a_replica_whose_clock_is_far_off_is_let_in_and_told_as_a_problem_until_it_is_right() {
+    let hub = Hub::start_with_database().await;
+    let mut client = ClusterServiceClient::new(hub.channel(hub.fleet, Some(&hub.user())));
+    let seen = Seen { pool: hub.pool.clone(), registry: hub.registry.clone() };
+    let mut problems = async || {
+        seen.round().await.unwrap();
+        client.list_clusters(ListClustersRequest::default()).await.unwrap().into_inner().clusters[0].problems.clone()
+    };
+    let showing = |replica, ahead_ms| Hello { wall_unix_ms: now().unix_ms() + ahead_ms, ..hello("alpha", replica, None) };
+    let _right = Replica::attach(&hub, showing("r0", 0)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    let _untold = Replica::attach(&hub, hello("alpha", "r1", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(problems().await, [""; 0]);
+    let hour = 3_600_000;
+    for (ahead_ms, way) in [(hour, "ahead of"), (-hour, "behind")] {
+        let _off = Replica::attach(&hub, showing("r2", ahead_ms)).await.unwrap_or_else(|r| panic!("{r:?}"));
+        let told = problems().await;
+        assert!(told.len() == 1 && told[0].starts_with("clock of r2 is 3") && told[0].contains(way), "{told:?}");
+        // Other hubs of this process count under the same name.
+        let counted = async {
+            while !gpuheal_hub::metrics::text().contains("\ngpu_selfhealing_hub_clocks_apart 1\n") {
+                seen.round().await.unwrap();
+            }
+        };
+        tokio::time::timeout(PATIENCE, counted).await.expect("it is counted");
+    }
+    let _mended = Replica::attach(&hub, showing("r2", 0)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(problems().await, [""; 0]);
 }
 
 #[tokio::test]

@@ -34,6 +34,7 @@ fn hello(cluster: &ClusterId) -> Hello {
         hub_term_heard: 0,
         cmd_seq_seen: 0,
         lease_transitions: Some(1),
+        wall: None,
     }
 }
 

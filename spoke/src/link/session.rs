@@ -120,7 +120,9 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
 }
 
 fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {
-    deps.clock.set(Timestamp::from_unix_ms(welcome.server_time_unix_ms), rtt);
+    let server = Timestamp::from_unix_ms(welcome.server_time_unix_ms);
+    deps.clock.set(server, rtt);
+    deps.metrics.set(metrics::CLOCK_AHEAD, &[], clock::ahead_s(clock::wall(), server, rtt));
     deps.attachment.send_modify(|attachment| {
         attachment.generation = Some(welcome.session_generation);
         attachment.hub_term = attachment.hub_term.max(welcome.hub_term);

@@ -160,6 +160,9 @@ async fn hello_names_the_cluster_of_the_certificate_and_welcome_sets_the_clock()
     let (now, uncertainty) = spoke.clock.now().unwrap();
     assert!(now >= Timestamp::from_unix_ms(hub::SERVER_TIME), "{now}");
     assert!(uncertainty < SOON);
+    let ahead = spoke.metrics.get(metrics::CLOCK_AHEAD, &[]).unwrap();
+    let years = (clock::wall().unix_ms() - hub::SERVER_TIME) as f64 / 1000.0;
+    assert!((ahead - years).abs() < SOON.as_secs_f64(), "this hub's clock is {years} s behind, told are {ahead}");
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ fn up(message: Up) {
 }
 
 fn greeted(hello: v1::Hello) {
-    let Ok(read) = Hello::read(hello.clone(), &cluster()) else { return };
+    let Ok(read) = Hello::read(hello.clone(), &cluster(), std::time::Instant::now()) else { return };
     assert_eq!((read.cluster.as_str(), hello.cluster_id.as_str()), ("c1", "c1"), "for its own cluster");
     assert!((1..=64).contains(&read.kube_system_uid.len()) && (1..=64).contains(&read.boot_id.len()));
     assert!(read.version.len() <= 64 && read.caps.len() <= 64 && read.caps.iter().all(|cap| cap.len() <= 64));

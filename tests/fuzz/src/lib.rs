@@ -35,6 +35,7 @@ pub mod hub {
     /// The first message of a stream.
     pub mod link {
         pub mod hello;
+        pub mod skew;
     }
 }
 

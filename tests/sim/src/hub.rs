@@ -171,7 +171,7 @@ impl Hub {
     }
 
     fn attach(&mut self, conn: u64, cluster: &ClusterId, hello: v1::Hello, store: &mut dyn Store, now: Timestamp) {
-        let hello = match Hello::read(hello, cluster) {
+        let hello = match Hello::read(hello, cluster, std::time::Instant::now()) {
             Ok(hello) => hello,
             Err(error) => {
                 self.out.push(Out::Say(format!("{} rejects a hello of {cluster}: {error}", self.id)));

@@ -249,7 +249,7 @@ impl Store for Memory {
         let (hub_term, term_raised) = self.term_for(hello);
         let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         let reign_known = self.clusters[&hello.cluster].state_lease;
-        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised, reign_known })
+        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised, reign_known, clock_skew_ms: None })
     }
 
     fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error> {

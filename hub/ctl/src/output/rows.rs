@@ -15,14 +15,14 @@ pub(crate) trait Row {
     /// Titles of the columns.
     const HEAD: &'static [&'static str];
     /// Titles of columns that may be wrapped: sentences and lists, no ids and no names.
-    const PROSE: &'static [&'static str] = &["CONFIG", "FAULTS", "REASON", "SOURCE", "STEPS", "WITNESSES"];
+    const PROSE: &'static [&'static str] = &["FAULTS", "PROBLEMS", "REASON", "SOURCE", "STEPS", "WITNESSES"];
     /// One text per column.
     fn cells(&self, now: Timestamp) -> Vec<String>;
 }
 
 impl Row for Cluster {
     const HEAD: &'static [&'static str] =
-        &["CLUSTER", "STATE", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SOURCES", "SEEN", "VERSION", "CONFIG"];
+        &["CLUSTER", "STATE", "LINK", "REPLICAS", "GPU NODES", "OUT", "ALLOWED", "OPEN", "SOURCES", "SEEN", "VERSION", "PROBLEMS"];
     fn cells(&self, now: Timestamp) -> Vec<String> {
         vec![
             self.cluster_id.clone(),
@@ -36,9 +36,15 @@ impl Row for Cluster {
             format!("{}/{}", self.sources_fresh, self.sources),
             age(self.state_as_of_unix_ms, now),
             self.spoke_version.clone(),
-            self.config_errors.clone(),
+            problems(self),
         ]
     }
+}
+
+/// What is wrong with the owner's settings, and what else wants to be looked at.
+fn problems(cluster: &Cluster) -> String {
+    let config = (!cluster.config_errors.is_empty()).then(|| format!("own settings: {}", cluster.config_errors));
+    config.into_iter().chain(cluster.problems.iter().cloned()).collect::<Vec<_>>().join("; ")
 }
 
 impl Row for Source {

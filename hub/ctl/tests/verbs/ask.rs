@@ -66,6 +66,21 @@ async fn each_verb_says_the_same_as_table_json_and_yaml() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_far_off_is_in_its_clusters_row_in_words() {
+    let running = Running::start().await;
+    running
+        .known(
+            "WITH c AS (INSERT INTO clusters (cluster_id) VALUES ('alpha')) \
+             INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, clock_skew_ms) VALUES ('alpha', 'spoke-0', 'b', 'h', 75400)",
+        )
+        .await;
+    let words = "clock of spoke-0 is 75 s ahead of the database's";
+    let table = running.run(&["clusters"]).await;
+    assert!(table.code == 0 && table.out.contains("PROBLEMS") && table.out.contains(words), "{table:?}");
+    assert_eq!(running.json(&["clusters"]).await["items"][0]["problems"], serde_json::json!([words]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_a_stop_and_a_release_by_hand_say_what_came_of_them() {
     let (running, _) = decided().await;
     let process = |node, id| ["process", node, "--cluster", "alpha", "--action", "mark", "--reason", "drill", "--request-id", id];

@@ -90,6 +90,11 @@ impl Running {
         stop.cancel();
     }
 
+    /// A statement past the hub, as what it knows from elsewhere.
+    pub(crate) async fn known(&self, statement: &'static str) {
+        sqlx::query(statement).execute(&pool::connect(&self.database, 1).await.unwrap()).await.unwrap();
+    }
+
     pub(crate) fn identity(&self) -> PathBuf {
         self.dir.path().join("pki/users/admin")
     }

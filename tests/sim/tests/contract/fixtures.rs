@@ -30,6 +30,7 @@ pub(crate) fn hello(replica: &str, streams: &[&str]) -> Hello {
         hub_term_heard: 0,
         cmd_seq_seen: 0,
         lease_transitions: Some(1),
+        wall: None,
     }
 }
 
