@@ -116,6 +116,27 @@ COMMENT ON COLUMN streams.acked_upto IS 'Every record up to this number is commi
 COMMENT ON COLUMN streams.created_at IS 'First seen';
 COMMENT ON COLUMN streams.updated_at IS 'When it moved last';
 
+CREATE TABLE journals (
+    cluster_id text NOT NULL,
+    stream_id text NOT NULL,
+    replica_id text NOT NULL,
+    told_upto bigint NOT NULL DEFAULT 0,
+    ended boolean NOT NULL DEFAULT false,
+    named_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    vanished_at timestamptz,
+    CONSTRAINT journals_pkey PRIMARY KEY (cluster_id, stream_id),
+    CONSTRAINT journals_told_natural CHECK (told_upto >= 0)
+);
+CREATE INDEX journals_by_replica ON journals (cluster_id, replica_id) WHERE vanished_at IS NULL;
+COMMENT ON TABLE journals IS 'Which replica holds each journal, and how far it said that it goes; how far that is committed is in streams, which no attach touches';
+COMMENT ON COLUMN journals.cluster_id IS 'Cluster of the journal';
+COMMENT ON COLUMN journals.stream_id IS 'The journal';
+COMMENT ON COLUMN journals.replica_id IS 'The replica that named it last';
+COMMENT ON COLUMN journals.told_upto IS 'Highest record number that the replica has told of, committed here or not';
+COMMENT ON COLUMN journals.ended IS 'told_upto is its end: another is written in its place, or its replica said at last that it is closed';
+COMMENT ON COLUMN journals.named_at IS 'When a replica last said, at an attach, that it holds it';
+COMMENT ON COLUMN journals.vanished_at IS 'When it was found to be gone with what was not committed; none: it is not';
+
 CREATE TABLE nodes (
     cluster_id text NOT NULL,
     node_uid text NOT NULL,

@@ -90,18 +90,18 @@ CREATE TABLE gaps (
     cluster_id text NOT NULL,
     stream_id text NOT NULL,
     from_seq bigint NOT NULL,
-    to_seq bigint NOT NULL,
+    to_seq bigint,
     reason text NOT NULL,
     counts_by_class jsonb NOT NULL DEFAULT '{}',
     received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT gaps_pkey PRIMARY KEY (cluster_id, stream_id, from_seq),
     CONSTRAINT gaps_in_order CHECK (from_seq <= to_seq)
 );
-COMMENT ON TABLE gaps IS 'Records that a spoke dropped before it could send them';
+COMMENT ON TABLE gaps IS 'Records that never came: a spoke told that they are lost, or they are gone with its journal';
 COMMENT ON COLUMN gaps.cluster_id IS 'Cluster that lost them';
 COMMENT ON COLUMN gaps.stream_id IS 'Its journal';
 COMMENT ON COLUMN gaps.from_seq IS 'First number that is missing';
-COMMENT ON COLUMN gaps.to_seq IS 'Last number that is missing';
+COMMENT ON COLUMN gaps.to_seq IS 'Last number that is missing; none: nobody knows how many there were after the first, or whether there was any';
 COMMENT ON COLUMN gaps.reason IS 'Why';
 COMMENT ON COLUMN gaps.counts_by_class IS 'How many of each class';
-COMMENT ON COLUMN gaps.received_at IS 'When it was told';
+COMMENT ON COLUMN gaps.received_at IS 'When it was told, or found';

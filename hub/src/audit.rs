@@ -78,6 +78,10 @@ kinds!(
     EnvelopeRefused = "envelope_refused",
     /// Settle: a command ran out of its time.
     CommandLapsed = "command_lapsed",
+    /// Link: a replica is gone for good and its journal with it; what of it is not here.
+    JournalVanished = "journal_vanished",
+    /// Link: a journal that had vanished is there again, and goes on where it was.
+    JournalReturned = "journal_returned",
     /// A policy was put in force: its revision, digest, and the digest before.
     PolicyApplied = "policy_applied",
     /// A person stopped the whole fleet.

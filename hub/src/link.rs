@@ -3,6 +3,7 @@
 
 mod admission;
 pub mod clone;
+pub mod gone;
 mod guard;
 pub mod hello;
 mod lanes;
@@ -41,14 +42,14 @@ use crate::{
     identity::{self, Peer},
     ingest, metrics,
     store::{
-        self, Labelled as _,
+        self, Labelled as _, journal,
         pool::answered,
         session::{self, Attached, Refused as NotAttached},
     },
     wake::Wake,
 };
 pub use admission::Admission;
-use hello::Hello;
+use hello::{Hello, Journal};
 pub use lanes::{Lane, Refused};
 pub use registry::{Registry, Session};
 pub use seen::Seen;
@@ -239,7 +240,8 @@ impl Inner {
         );
         let noted = answered("link.detach", async {
             let mut conn = self.pool.acquire().await.label("pool.acquire")?;
-            session::session_detach(&mut conn, session.cluster(), session.replica(), session.generation()).await
+            session::session_detach(&mut conn, session.cluster(), session.replica(), session.generation()).await?;
+            journal::journals_told(&mut conn, &[session.head_unnoted()].into_iter().flatten().collect::<Vec<_>>()).await
         });
         if let Err(error) = noted.await {
             // Its row goes stale instead, which says the same a little later.
@@ -296,8 +298,10 @@ fn clock_apart(hello: &Hello, skew_ms: Option<i64>) -> bool {
 
 fn welcome(hello: &Hello, attached: &Attached, credit: u32) -> Welcome {
     let acked = |stream: &str| attached.acked.iter().find(|(known, _)| known == stream).map_or(0, |(_, upto)| *upto);
-    let resume =
-        hello.streams.iter().map(|stream| ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
+    let resume = hello
+        .journals
+        .iter()
+        .map(|Journal { stream, .. }| ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
     Welcome {
         session_generation: attached.generation,
         hub_term: attached.hub_term,

@@ -74,6 +74,12 @@ pub static STATE_DIFFERS: Counter = Counter::new(
     "gpu_selfhealing_hub_state_differs_total",
     "Clusters whose nodes were held otherwise than they had been told, by the digest that comes every five minutes. All of their state is asked for then.",
 );
+/// Journals that are gone.
+pub static JOURNALS_VANISHED: Family<1> = Family::counter(
+    "gpu_selfhealing_hub_journals_vanished_total",
+    "Journals that are gone with their replicas' disks, by what is known of them: lost (records that were told of never came), unclosed (there may have been some).",
+    ["what"],
+);
 /// Judging.
 pub static DECIDE_SECONDS: Histogram = Histogram::new(
     "gpu_selfhealing_hub_decide_duration_seconds",
@@ -147,7 +153,7 @@ pub static FLEET_CALLS: Family<2> = Family::counter(
 /// A stage's loop failed.
 pub static STAGE_FAILURES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_stage_failures_total",
-    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts, guard).",
+    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts, guard, gone).",
     ["stage"],
 );
 /// Certificates read again.
@@ -171,6 +177,7 @@ pub fn text() -> String {
         &MESSAGES_UP,
         &TEXTS_MENDED,
         &SET_ASIDE,
+        &JOURNALS_VANISHED,
         &DECISIONS,
         &SIGNED,
         &SIGN_FAILURES,

@@ -12,6 +12,7 @@ pub mod decommission;
 pub mod fault;
 pub mod fleet;
 pub mod incident;
+pub mod journal;
 pub mod judgement;
 pub mod moment;
 pub mod node;

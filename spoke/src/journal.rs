@@ -140,6 +140,7 @@ pub struct Journal {
     lost: watch::Receiver<u64>,
     given_up: watch::Receiver<BTreeMap<String, u64>>,
     tail: Arc<Mutex<Tail>>,
+    began_new: bool,
 }
 
 impl Journal {
@@ -150,6 +151,7 @@ impl Journal {
     pub fn open(dir: &Path, limits: Limits) -> Result<(Self, BTreeMap<String, Bytes>), Error> {
         let disk = Disk::open(dir, limits)?;
         let held = disk.held().clone();
+        let began_new = disk.began_new();
         let (stream, next_seq) = disk.head();
         let tail = Arc::new(Mutex::new(Tail::new(stream.clone(), next_seq)));
         let (head_tx, head) = watch::channel(Head { stream, next_seq });
@@ -163,7 +165,7 @@ impl Journal {
             .name("journal".into())
             .spawn(move || worker.run())
             .map_err(|error| Error::Io { what: "start its thread", kind: error.kind() })?;
-        Ok((Self { jobs, head, depth, lost, given_up, tail }, held))
+        Ok((Self { jobs, head, depth, lost, given_up, tail, began_new }, held))
     }
 
     /// Writes faults, and what was held when they were found, in one record each 256 faults; returns once it is on the
@@ -246,6 +248,23 @@ impl Journal {
     #[must_use]
     pub fn given_up(&self) -> watch::Receiver<BTreeMap<String, u64>> {
         self.given_up.clone()
+    }
+
+    /// Whether there was no journal when it was opened: what an earlier process held is gone.
+    #[must_use]
+    pub const fn began_new(&self) -> bool {
+        self.began_new
+    }
+
+    /// From here on nothing more is taken; what is there can still be read and acked. Gives the end of the stream that was
+    /// written.
+    ///
+    /// # Errors
+    /// When it is closed.
+    pub async fn seal(&self) -> Result<Head, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job::Seal { reply }).await.map_err(|_| Error::Closed)?;
+        answer.await.map_err(|_| Error::Closed)
     }
 
     /// Writes the clean end. What comes after is refused.

@@ -163,7 +163,7 @@ async fn take(
         return Ok(());
     }
     if let Some(gap) = submission.gap.as_ref().filter(|gap| gap.to_seq > mark.upto) {
-        gap_insert(conn, cluster, stream, mark.upto + 1..=gap.to_seq, &gap.reason, &json!(gap.counts_by_class)).await?;
+        gap_insert(conn, cluster, stream, mark.upto + 1, Some(gap.to_seq), &gap.reason, &json!(gap.counts_by_class)).await?;
         let tally = tallies.entry(cluster.clone()).or_default();
         tally.gaps += 1;
         tally.moved(stream, mark.upto, gap.to_seq);

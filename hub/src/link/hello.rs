@@ -32,8 +32,10 @@ pub struct Hello {
     pub version: String,
     /// Optional messages that it understands.
     pub caps: Vec<String>,
-    /// Journals that it holds.
-    pub streams: Vec<StreamId>,
+    /// Journals that it holds, oldest first: the last one is written.
+    pub journals: Vec<Journal>,
+    /// Its process found no journal: what an earlier one of this name held is gone.
+    pub journal_new: bool,
     /// Highest epoch of a database that it has seen.
     pub hub_term_seen: u64,
     /// Highest epoch of a database that it was welcomed under.
@@ -44,6 +46,25 @@ pub struct Hello {
     pub lease_transitions: Option<u64>,
     /// Its wall clock, if it told it.
     pub wall: Option<Wall>,
+}
+
+/// A journal, and how far it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// Which.
+    pub stream: StreamId,
+    /// Number of its last record; 0 when it has none.
+    pub upto: u64,
+}
+
+impl Journal {
+    /// From a message.
+    ///
+    /// # Errors
+    /// When its id breaks its rule.
+    pub fn read(head: &v1::JournalHead) -> Result<Self, ParseIdError> {
+        Ok(Self { stream: StreamId::parse(&head.stream_id)?, upto: head.next_seq.saturating_sub(1) })
+    }
 }
 
 impl Hello {
@@ -74,7 +95,8 @@ impl Hello {
             boot_id: hello.boot_id,
             version: clip(&hello.version, WORD_BYTES_MAX).to_owned(),
             caps: hello.caps,
-            streams: hello.journals.iter().map(|journal| StreamId::parse(&journal.stream_id)).collect::<Result<_, _>>()?,
+            journals: hello.journals.iter().map(Journal::read).collect::<Result<_, _>>()?,
+            journal_new: hello.journal_new,
             hub_term_seen: hello.hub_term_seen,
             hub_term_heard: hello.hub_term_heard,
             cmd_seq_seen: hello.cmd_seq_seen,

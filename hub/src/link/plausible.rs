@@ -20,15 +20,18 @@ pub fn beyond(hello: &Hello, hub_term: u64, cmd_seq: u64) -> Option<String> {
     if seen > terms {
         return Some(format!("it has seen term {seen}, this database has {hub_term}"));
     }
+    if let Some(journal) = hello.journals.iter().find(|journal| journal.upto > SEQ_MAX) {
+        return Some(format!("its journal {} holds a record {}, no journal has so many", journal.stream, journal.upto));
+    }
     let commands = cmd_seq.saturating_add(COMMANDS_AHEAD_MAX).min(SEQ_MAX);
     (hello.cmd_seq_seen > commands).then(|| format!("it has seen command {}, this database has {cmd_seq}", hello.cmd_seq_seen))
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuheal_proto::ids::{ClusterId, ReplicaId};
+    use gpuheal_proto::ids::{ClusterId, ReplicaId, StreamId};
 
-    use super::*;
+    use super::{super::hello::Journal, *};
 
     fn seen(hub_term_seen: u64, cmd_seq_seen: u64) -> Hello {
         Hello {
@@ -38,7 +41,8 @@ mod tests {
             boot_id: "b".into(),
             version: String::new(),
             caps: Vec::new(),
-            streams: Vec::new(),
+            journals: Vec::new(),
+            journal_new: false,
             hub_term_seen,
             hub_term_heard: 0,
             cmd_seq_seen,
@@ -60,6 +64,10 @@ mod tests {
         ] {
             assert_eq!(beyond(&seen(term, command), 1, 0).is_none(), believed, "term {term}, command {command}");
         }
+        let journal = Journal { stream: StreamId::parse("s").unwrap(), upto: SEQ_MAX };
+        assert!(beyond(&Hello { journals: vec![journal.clone()], ..seen(1, 0) }, 1, 0).is_none());
+        let journal = Journal { upto: SEQ_MAX + 1, ..journal };
+        assert!(beyond(&Hello { journals: vec![journal], ..seen(1, 0) }, 1, 0).is_some());
         let heard = Hello { hub_term_heard: u64::MAX, ..seen(1, 0) };
         assert!(beyond(&heard, 1, 0).is_some(), "a Welcome is no better proof");
         assert!(beyond(&seen(1, SEQ_MAX + 1), 1, u64::MAX).is_some(), "whatever the counter says");

@@ -17,7 +17,10 @@ use gpuheal_proto::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::lanes::{Lane, Lanes, Refused};
+use super::{
+    hello::Journal,
+    lanes::{Lane, Lanes, Refused},
+};
 use crate::{
     identity::denied::Certificate,
     metrics,
@@ -49,6 +52,8 @@ pub struct Session {
     noted: Mutex<Option<Timestamp>>,
     /// A message of its is being worked on, so that silence is ours and not its.
     busy: AtomicBool,
+    /// How far its replica's journal goes, and whether that is noted in the database.
+    head: Mutex<Option<(Journal, bool)>>,
     /// Its replica's wall clock is far off.
     clock_apart: AtomicBool,
     cause: OnceLock<&'static str>,
@@ -65,6 +70,7 @@ impl Session {
             heard: Mutex::new(Instant::now()),
             noted: Mutex::new(None),
             busy: AtomicBool::new(false),
+            head: Mutex::new(None),
             clock_apart: AtomicBool::new(false),
             cause: OnceLock::new(),
         }
@@ -163,6 +169,28 @@ impl Session {
 
     pub(super) fn busy(&self) -> bool {
         self.busy.load(Relaxed)
+    }
+
+    /// A heartbeat said how far its replica's journal goes.
+    pub(super) fn hear_head(&self, journal: Journal) {
+        let mut head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        if head.as_ref().is_none_or(|(known, _)| *known != journal) {
+            *head = Some((journal, false));
+        }
+    }
+
+    /// How far it goes, unless that is noted.
+    pub(super) fn head_unnoted(&self) -> Option<(ClusterId, Journal)> {
+        let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        head.as_ref().filter(|(_, noted)| !noted).map(|(journal, _)| (self.owner.cluster.clone(), journal.clone()))
+    }
+
+    /// It is noted that it goes so far.
+    pub(super) fn head_noted(&self, journal: &Journal) {
+        let mut head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, noted)) = head.as_mut() {
+            *noted = known == journal;
+        }
     }
 
     pub(super) fn set_clock_apart(&self, apart: bool) {

@@ -11,7 +11,7 @@ use super::{goaway, registry::Registry};
 use crate::{
     metrics,
     store::{
-        Labelled as _,
+        Labelled as _, journal,
         pool::answered,
         session::{self, Alive},
     },
@@ -54,6 +54,12 @@ impl Seen {
         let alive: Vec<Alive> = sessions.iter().map(|session| session.alive()).collect();
         let mut conn = self.pool.acquire().await.label("pool.acquire")?;
         let owned = session::sessions_seen(&mut conn, &alive).await?;
+        let heads: Vec<_> = sessions.iter().filter_map(|session| session.head_unnoted().map(|head| (session, head))).collect();
+        journal::journals_told(&mut conn, &heads.iter().map(|(_, head)| head.clone()).collect::<Vec<_>>()).await?;
+        for (session, (_, journal)) in &heads {
+            session.head_noted(journal);
+        }
+        drop(heads);
         let owned: BTreeMap<_, _> =
             owned.into_iter().map(|one| ((one.cluster, one.replica, one.generation), one.seen_at)).collect();
         for session in sessions {

@@ -14,13 +14,13 @@ use prost::Message as _;
 use tokio::{sync::mpsc, time::Instant};
 use tonic::{Code, Status, Streaming};
 
-use super::{Inner, goaway, kind, lanes::Lane, registry::Session};
+use super::{Inner, goaway, hello::Journal, kind, lanes::Lane, plausible::SEQ_MAX, registry::Session};
 use crate::{
     decide, fit,
     ingest::{self, Origin, Taken},
     metrics, settle,
     store::{
-        self,
+        self, journal,
         pool::answered,
         session::{session_lease, settings_ack},
     },
@@ -223,8 +223,16 @@ async fn settings(inner: &Inner, session: &Session, mut ack: v1::SettingsAck) ->
     if settings_ack(&mut conn, session.cluster(), owner, ack.version, &ack.errors).await? { Ok(()) } else { Err(Error::Stale) }
 }
 
-/// Only a changed proof is written at once; that the session lives is written in bulk.
+/// Only a changed proof and a last word are written at once; that the session lives, and how far its journal goes, is written in bulk.
 async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Result<(), Error> {
+    if let Some(head) = &beat.head {
+        let head = Journal::read(head).ok().filter(|head| head.upto <= SEQ_MAX);
+        let head = head.ok_or(Error::Protocol("a heartbeat with a journal that cannot be one"))?;
+        session.hear_head(head.clone());
+        if beat.closing {
+            return closing(inner, session, &head).await;
+        }
+    }
     if beat.lease_transitions == session.lease() {
         return Ok(());
     }
@@ -238,6 +246,16 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
     tracing::info!(
         cluster.id = %session.cluster(), replica.id = %session.replica(), lease.transitions = beat.lease_transitions, "leadership changed"
     );
+    Ok(())
+}
+
+/// The replica's last word. It waits until we have it: it is sent away.
+async fn closing(inner: &Inner, session: &Session, head: &Journal) -> Result<(), Error> {
+    let mut conn = inner.pool.acquire().await.map_err(stage)?;
+    let owner = (session.cluster(), session.replica(), session.generation());
+    journal::journal_close(&mut conn, owner, head).await?;
+    session.head_noted(head);
+    session.finish("closed", Some(goaway("its journal is closed")));
     Ok(())
 }
 

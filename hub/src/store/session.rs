@@ -12,6 +12,7 @@ use sqlx::{PgConnection, types::Json};
 
 use super::{
     Error, Labelled as _,
+    journal::journals_name,
     moment::{from_db, to_db},
     natural,
     quarantine::{self, Cause},
@@ -125,8 +126,8 @@ pub async fn session_attach(
         let alarm = quarantine::quarantine_raise(conn, &hello.cluster, Cause::BootIds, &detail, now).await?;
         return Ok(Err(Refused::Quarantined { alarm, detail }));
     }
-    let acked = acked(conn, hello).await?;
     let (hub_term, term_raised) = term(conn, hello, known, now).await?;
+    let acked = journals_name(conn, hello, now).await?;
     Ok(Ok(Attached {
         generation: owned.generation,
         hub_term,
@@ -183,18 +184,6 @@ async fn own(conn: &mut PgConnection, hello: &Hello, certificate: &Certificate, 
     .label("session.attach")?;
     let boots = boots.into_iter().zip(boots_at.into_iter().map(from_db)).collect();
     Ok(Owned { generation: natural(generation), at: from_db(at), boots, clock_skew_ms })
-}
-
-async fn acked(conn: &mut PgConnection, hello: &Hello) -> Result<Vec<(String, u64)>, Error> {
-    let streams: Vec<&str> = hello.streams.iter().map(gpuheal_proto::ids::StreamId::as_str).collect();
-    let acked: Vec<(String, i64)> =
-        sqlx::query_as("SELECT stream_id, acked_upto FROM streams WHERE cluster_id = $1 AND stream_id = ANY($2)")
-            .bind(hello.cluster.as_str())
-            .bind(&streams)
-            .fetch_all(conn)
-            .await
-            .label("session.streams")?;
-    Ok(acked.into_iter().map(|(stream, upto)| (stream, natural(upto))).collect())
 }
 
 /// Ends all sessions of a cluster, on whichever hub they are: their generations are over. Returns how many there were.

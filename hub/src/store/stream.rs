@@ -112,7 +112,7 @@ pub async fn poison_insert(
     Ok(())
 }
 
-/// Keeps that records were dropped before they could be sent.
+/// Keeps that records never came: from the first one to the last, which is none where nobody knows it.
 ///
 /// # Errors
 /// When the database fails.
@@ -120,7 +120,8 @@ pub async fn gap_insert(
     conn: &mut PgConnection,
     cluster: &ClusterId,
     stream: &StreamId,
-    lost: std::ops::RangeInclusive<u64>,
+    from: u64,
+    to: Option<u64>,
     reason: &str,
     counts: &serde_json::Value,
 ) -> Result<(), Error> {
@@ -129,8 +130,8 @@ pub async fn gap_insert(
     )
     .bind(cluster.as_str())
     .bind(stream.as_str())
-    .bind(signed(*lost.start()))
-    .bind(signed(*lost.end()))
+    .bind(signed(from))
+    .bind(to.map(signed))
     .bind(reason)
     .bind(counts)
     .execute(conn)

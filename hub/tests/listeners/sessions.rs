@@ -101,6 +101,52 @@ async fn a_batch_over_its_limit_ends_the_session_and_nothing_of_it_is_kept() {
     assert_eq!(faults, 0);
 }
 
+/// What is known of each journal: how far it was told of, and whether that was its end.
+async fn journals(hub: &Hub) -> Vec<String> {
+    let query =
+        "SELECT format('%s %s %s', stream_id, told_upto, CASE WHEN ended THEN 'ended' ELSE 'written' END) FROM journals ORDER BY 1";
+    sqlx::query_scalar(query).fetch_all(&hub.pool).await.unwrap()
+}
+
+async fn journals_are(hub: &Hub, wanted: &[&str]) {
+    let there = async {
+        while journals(hub).await != wanted {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    let there = tokio::time::timeout(PATIENCE, there).await;
+    assert!(there.is_ok(), "{:?} instead of {wanted:?}", journals(hub).await);
+}
+
+#[tokio::test]
+async fn how_far_journals_go_is_known_from_the_hello_from_heartbeats_and_from_the_last_word() {
+    let hub = Hub::start_with_database().await;
+    let head = |stream: &str, next_seq| v1::JournalHead { stream_id: stream.into(), next_seq };
+    let hello = v1::Hello { journals: vec![head("old", 8), head("new", 1)], ..hello("alpha", "r0", None) };
+    let (mut replica, _) = Replica::attach(&hub, hello.clone()).await.unwrap_or_else(|r| panic!("{r:?}"));
+    assert_eq!(journals(&hub).await, ["new 0 written", "old 7 ended"]);
+    let beat = |next_seq, closing| Heartbeat { n: 1, head: Some(head("new", next_seq)), closing, ..Heartbeat::default() };
+    replica.send(Up::Heartbeat(beat(4, false))).await;
+    let seen = Seen { pool: hub.pool.clone(), registry: hub.registry.clone() };
+    let noted = async {
+        while journals(&hub).await[0] != "new 3 written" {
+            seen.round().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, noted).await.expect("noted in bulk");
+    // One that ends without a last word leaves what it said last.
+    replica.send(Up::Heartbeat(beat(5, false))).await;
+    let batch = v1::FaultBatch { stream_id: "new".into(), first_seq: 1, faults: vec![fault("alpha")] };
+    replica.send(Up::FaultBatch(batch)).await;
+    replica.next_of(|message| matches!(message, Message::FaultAck(_)).then_some(())).await.expect("what came before was read");
+    drop(replica);
+    journals_are(&hub, &["new 4 written", "old 7 ended"]).await;
+    (replica, _) = Replica::attach(&hub, hello).await.unwrap_or_else(|r| panic!("{r:?}"));
+    replica.send(Up::Heartbeat(beat(6, true))).await;
+    assert_eq!(goaway(&mut replica).await, "its journal is closed", "it may go now");
+    assert_eq!(journals(&hub).await, ["new 5 ended", "old 7 ended"]);
+}
+
 #[tokio::test]
 async fn a_session_that_another_hub_took_over_ends_at_the_next_sign_of_life() {
     let hub = Hub::start_with_database().await;

@@ -19,5 +19,6 @@ mod settling;
 mod signing;
 mod stopping;
 mod telling;
+mod vanishing;
 mod waking;
 mod world;

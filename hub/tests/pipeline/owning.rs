@@ -21,7 +21,7 @@ use gpuheal_proto::{
 
 use super::world::{World, cluster, node, xid79};
 
-fn hello(cluster: &ClusterId) -> Hello {
+pub(crate) fn hello(cluster: &ClusterId) -> Hello {
     Hello {
         cluster: cluster.clone(),
         kube_system_uid: "uid".into(),
@@ -29,7 +29,8 @@ fn hello(cluster: &ClusterId) -> Hello {
         boot_id: "b".into(),
         version: "1".into(),
         caps: Vec::new(),
-        streams: Vec::new(),
+        journals: Vec::new(),
+        journal_new: false,
         hub_term_seen: 0,
         hub_term_heard: 0,
         cmd_seq_seen: 0,
@@ -38,7 +39,7 @@ fn hello(cluster: &ClusterId) -> Hello {
     }
 }
 
-async fn attach(world: &World, hello: &Hello) -> (Attached, Origin) {
+pub(crate) async fn attach(world: &World, hello: &Hello) -> (Attached, Origin) {
     let mut tx = world.pool.begin().await.unwrap();
     let certificate = Certificate { serial: Serial::from_bytes(&[7]), not_before: Timestamp::EPOCH };
     let attached = session_attach(&mut tx, hello, &certificate, "hub-0").await.unwrap().unwrap();

@@ -91,6 +91,8 @@ pub(super) struct Disk {
     streams: Vec<Stream>,
     file: File,
     held: BTreeMap<String, Bytes>,
+    /// Nobody kept a journal here before, or it is gone.
+    began_new: bool,
     /// Faults were lost of which no gap can tell.
     lost_untold: bool,
     /// Faults that the hub did not have and that were given up since this process started, by class.
@@ -108,7 +110,7 @@ impl Disk {
         fs::create_dir_all(dir).map_err(fail("create the directory"))?;
         let lock = File::create(dir.join("lock")).map_err(fail("create the lock"))?;
         lock.try_lock().map_err(|_| Error::InUse)?;
-        let Loaded { mut streams, held, resumable, next_index } = load(dir).map_err(fail("read the segments"))?;
+        let Loaded { mut streams, held, resumable, next_index, nothing } = load(dir).map_err(fail("read the segments"))?;
         let generation = streams.last().map_or(1, |stream| stream.generation + 1);
         if !resumable {
             streams.push(Stream { id: new_stream_id()?, generation, segments: Vec::new(), acked: Vec::new() });
@@ -119,6 +121,7 @@ impl Disk {
             streams,
             file: lock.try_clone().map_err(fail("open"))?,
             held,
+            began_new: nothing,
             lost_untold: false,
             given_up: BTreeMap::new(),
             next_index,
@@ -147,6 +150,11 @@ impl Disk {
         let first_seq = self.active().next_seq();
         self.write(&Record { kind: Kind::HELD, first_seq, ..Record::default() })?;
         self.sync()
+    }
+
+    /// Whether there was no journal when it was opened.
+    pub(super) const fn began_new(&self) -> bool {
+        self.began_new
     }
 
     /// Whether faults were lost at the start of which no gap can tell.

@@ -28,6 +28,8 @@ pub(super) enum Job {
     Read { stream: StreamId, seq: u64, reply: oneshot::Sender<Result<Chunk, Error>> },
     /// The hub has these.
     Acked { stream: StreamId, upto: u64 },
+    /// Take nothing more.
+    Seal { reply: oneshot::Sender<Head> },
     /// Write the clean end and stop.
     Close { reply: oneshot::Sender<Result<(), Error>> },
 }
@@ -54,13 +56,14 @@ pub(super) struct Worker {
     tail: Arc<Mutex<Tail>>,
     /// After a failed write or sync nobody knows what is on the disk: nothing more is taken.
     broken: Option<Error>,
+    sealed: bool,
     found: u64,
 }
 
 impl Worker {
     pub(super) fn new(disk: Disk, queue: mpsc::Receiver<Job>, told: Told, tail: Arc<Mutex<Tail>>) -> Self {
         let found = disk.unacked();
-        Self { disk, queue, told, tail, broken: None, found }
+        Self { disk, queue, told, tail, broken: None, sealed: false, found }
     }
 
     /// Until it is closed or nobody holds a handle.
@@ -106,6 +109,11 @@ impl Worker {
                     self.told.lost.send_modify(|lost| *lost += 1);
                 }
             }
+            Job::Seal { reply } => {
+                self.sealed = true;
+                let (stream, next_seq) = self.disk.head();
+                let _ = reply.send(Head { stream, next_seq });
+            }
             Job::Close { reply } => *closing = Some(reply),
         }
     }
@@ -113,6 +121,9 @@ impl Worker {
     fn append(&mut self, mut faults: Vec<Bytes>, held: Vec<(String, Bytes)>) -> Result<u64, Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
+        }
+        if self.sealed {
+            return Err(Error::Closed);
         }
         let (_, first) = self.disk.head();
         let alone = faults.is_empty();

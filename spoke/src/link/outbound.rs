@@ -13,11 +13,27 @@ use tokio::{
     time::{Instant, Interval, MissedTickBehavior},
 };
 
-use super::{Deps, End, Error, Lanes, session::Shared, waiting::Waiting};
+use super::{
+    Deps, End, Error, Lanes,
+    session::{Shared, wire_head},
+    waiting::Waiting,
+};
 use crate::{clock, metrics, send};
 
 /// Urgent messages in a row before bulk has its turn.
 const URGENT_RUN_MAX: u32 = 15;
+
+/// A sign of life, with all that it says of this replica.
+pub(super) fn heartbeat(deps: &Deps) -> v1::Heartbeat {
+    let depth = *deps.journal.depth().borrow();
+    v1::Heartbeat {
+        wall_unix_ms: clock::wall().unix_ms(),
+        queue_depth: u32::try_from(depth.unacked).unwrap_or(u32::MAX),
+        lease_transitions: deps.leadership.borrow().transitions(),
+        head: Some(wire_head(&deps.journal.head().borrow())),
+        ..v1::Heartbeat::default()
+    }
+}
 
 /// The writing loop.
 pub(super) struct Outbound<'a> {
@@ -144,14 +160,7 @@ impl<'a> Outbound<'a> {
 
     fn beat(&mut self) -> Message {
         self.beats += 1;
-        let depth = *self.deps.journal.depth().borrow();
-        Message::Heartbeat(v1::Heartbeat {
-            n: self.beats,
-            wall_unix_ms: clock::wall().unix_ms(),
-            queue_depth: u32::try_from(depth.unacked).unwrap_or(u32::MAX),
-            lease_transitions: self.deps.leadership.borrow().transitions(),
-            busy: false,
-        })
+        Message::Heartbeat(v1::Heartbeat { n: self.beats, ..heartbeat(self.deps) })
     }
 
     /// Faults in flight must be acked in time, unless the hub says that it is busy.

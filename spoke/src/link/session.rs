@@ -9,7 +9,12 @@ use tokio_util::sync::CancellationToken;
 use v1::{attach_request::Message as Up, attach_response::Message as Answer, link_service_client::LinkServiceClient};
 
 use super::{
-    Deps, End, Error, Lanes, dial, inbound::Inbound, load_identity, outbound::Outbound, progress::Progress, waiting::Waiting,
+    Deps, End, Error, Lanes, dial,
+    inbound::Inbound,
+    load_identity,
+    outbound::{self, Outbound},
+    progress::Progress,
+    waiting::Waiting,
 };
 use crate::{clock, identity::Identity, metrics, send::Outbox, settings::Keys};
 
@@ -19,6 +24,12 @@ const WIRE_MESSAGES_MAX: usize = 4;
 pub(super) const CONTROL_MAX: usize = 256;
 /// A Welcome must come in this time after Hello.
 const WELCOME_WITHIN: Duration = Duration::from_secs(20);
+
+/// Ending, what waits in the journal may take so long to be acked, and the hub to hear that nothing more comes: within the time
+/// that the program leaves to a group of its tasks.
+const LEAVE_WITHIN: Duration = Duration::from_secs(4);
+/// How much of that is for what waits: a hub that takes faults at all acks them sooner.
+const DRAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// What both loops of a session share.
 pub(super) struct Shared {
@@ -110,6 +121,7 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
             .collect(),
         trust_version: seen.trust_version,
         hub_term_seen: seen.hub_term,
+        journal_new: deps.journal.began_new(),
         hub_term_heard: deps.attachment.borrow().hub_term,
         cmd_seq_seen: seen.cmd_seq,
         settings_version: deps.settings.version(),
@@ -147,11 +159,37 @@ async fn serve(deps: &Deps, lanes: &mut Lanes, waiting: &Waiting, session: Sessi
     let Session { wire, stream, heartbeat, shared, keys } = session;
     let (control_tx, control) = mpsc::channel(CONTROL_MAX);
     let inbound = Inbound { deps, shared: &shared, waiting, keys: &keys, control: control_tx };
+    let last_words = wire.clone();
     let outbound = Outbound::new(deps, &shared, waiting, control, wire, heartbeat);
+    let leave = async {
+        cancel.cancelled().await;
+        if tokio::time::timeout(LEAVE_WITHIN, farewell(deps, &last_words)).await.is_err() {
+            tracing::debug!("the hub was not told that this journal is closed");
+        }
+        End::Cancelled
+    };
     tokio::select! {
-        () = cancel.cancelled() => End::Cancelled,
+        end = leave => end,
         () = deps.clock.lost() => End::Failed(Error::ClockLost),
         end = inbound.run(stream) => end,
         end = outbound.run(lanes) => end,
     }
+}
+
+/// Nothing is journaled any more: what waits is sent while both loops go on, then the hub is told where the journal ends. It
+/// answers by sending us away, which ends the session. Without this word it cannot know whether something was lost with our disk.
+async fn farewell(deps: &Deps, wire: &mpsc::Sender<v1::AttachRequest>) {
+    let Ok(head) = deps.journal.seal().await else { return };
+    let mut depth = deps.journal.depth();
+    let drained = tokio::time::timeout(DRAIN_WITHIN, depth.wait_for(|depth| depth.unacked == 0)).await.is_ok();
+    let beat = v1::Heartbeat { closing: true, head: Some(wire_head(&head)), ..outbound::heartbeat(deps) };
+    tracing::info!(drained, stream.id = %head.stream, "the hub is told that this journal is closed");
+    if wire.send(v1::AttachRequest { message: Some(Up::Heartbeat(beat)) }).await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// As it travels.
+pub(super) fn wire_head(head: &crate::journal::Head) -> v1::JournalHead {
+    v1::JournalHead { stream_id: head.stream.to_string(), next_seq: head.next_seq }
 }

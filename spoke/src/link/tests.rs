@@ -520,3 +520,48 @@ async fn a_spoke_whose_certificate_ran_out_attaches_once_a_new_one_is_there() {
     let mut session = hub.session().await;
     session.welcome(&[], 1024).await;
 }
+
+#[tokio::test]
+async fn who_ends_sends_what_waits_and_says_where_its_journal_ends_and_that_nothing_more_is_written() {
+    let (_hub, spoke, mut session) = attached().await;
+    assert!(session.hello.journal_new, "there was none before");
+    spoke.journal.append(&[fault("79"), fault("48")], vec![]).await.unwrap();
+    let batch = session.batch().await;
+    spoke.cancel.cancel();
+    soon(async {
+        while spoke.journal.append(&[], vec![]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    session.ack(&batch.stream_id, 2, 1024).await;
+    let last = session.farewell().await;
+    let head = last.head.unwrap();
+    assert_eq!((head.stream_id.as_str(), head.next_seq, last.queue_depth), (batch.stream_id.as_str(), 3, 0));
+    session.send(Answer::Goaway(v1::Goaway { reconnect_after_ms: 0, reason: "closed".into() })).await;
+    spoke.journal.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_spoke_that_found_its_journal_says_so_and_each_heartbeat_tells_where_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+    journal.append(&[fault("79")], vec![]).await.unwrap();
+    drop(journal);
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let (url, identity) = (hub.url.clone(), hub.identity.path().to_owned());
+    let spoke = spoke_over(&url, &identity, dir, journal::Limits::default()).await;
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    assert!(!session.hello.journal_new);
+    let ends: Vec<u64> = session.hello.journals.iter().map(|journal| journal.next_seq).collect();
+    assert_eq!(ends, [2, 1], "the one that is written is the last");
+    spoke.journal.append(&[fault("48")], vec![]).await.unwrap();
+    loop {
+        let head = session.beat_with(None).await.head.unwrap();
+        assert_eq!(head.stream_id, session.hello.journals[1].stream_id);
+        if head.next_seq == 2 {
+            return;
+        }
+    }
+}

@@ -69,7 +69,7 @@ fn greeted(hello: v1::Hello) {
     assert_eq!((read.cluster.as_str(), hello.cluster_id.as_str()), ("c1", "c1"), "for its own cluster");
     assert!((1..=64).contains(&read.kube_system_uid.len()) && (1..=64).contains(&read.boot_id.len()));
     assert!(read.version.len() <= 64 && read.caps.len() <= 64 && read.caps.iter().all(|cap| cap.len() <= 64));
-    assert!(read.streams.len() <= 8 && read.streams.iter().all(|stream| (1..=253).contains(&stream.as_str().len())));
+    assert!(read.journals.len() <= 8 && read.journals.iter().all(|journal| (1..=253).contains(&journal.stream.as_str().len())));
 }
 
 fn believed(sent: v1::Fault) {

@@ -308,8 +308,10 @@ fn same(one: &Owner, other: &Owner) -> bool {
 
 fn welcome(hello: &Hello, attached: &Attached) -> v1::Welcome {
     let acked = |stream: &str| attached.acked.iter().find(|(known, _)| known == stream).map_or(0, |(_, upto)| *upto);
-    let resume =
-        hello.streams.iter().map(|stream| v1::ResumePoint { stream_id: stream.to_string(), from_seq: acked(stream.as_str()) + 1 });
+    let resume = hello
+        .journals
+        .iter()
+        .map(|journal| v1::ResumePoint { stream_id: journal.stream.to_string(), from_seq: acked(journal.stream.as_str()) + 1 });
     v1::Welcome {
         session_generation: attached.generation,
         hub_term: attached.hub_term,

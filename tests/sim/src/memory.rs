@@ -245,7 +245,7 @@ impl Store for Memory {
         }
         let streams = &self.clusters[&hello.cluster].streams;
         let acked = |stream: &gpuheal_proto::ids::StreamId| streams.get(stream).map(|upto| (stream.to_string(), *upto));
-        let acked = hello.streams.iter().filter_map(acked).collect();
+        let acked = hello.journals.iter().map(|journal| &journal.stream).filter_map(acked).collect();
         let (hub_term, term_raised) = self.term_for(hello);
         let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         let reign_known = self.clusters[&hello.cluster].state_lease;

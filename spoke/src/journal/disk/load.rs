@@ -27,6 +27,8 @@ pub(super) struct Loaded {
     /// The last stream may be gone on with.
     pub(super) resumable: bool,
     pub(super) next_index: u64,
+    /// There was no segment: nobody kept a journal here before, or it is gone.
+    pub(super) nothing: bool,
 }
 
 pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
@@ -41,6 +43,7 @@ pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
         }
     }
     names.sort();
+    let nothing = names.is_empty();
     let next_index = names.iter().map(|name| name.3 + 1).max().unwrap_or(0);
     let mut streams: Vec<Stream> = Vec::new();
     let (mut held, mut clean, mut closed) = (BTreeMap::new(), true, false);
@@ -61,7 +64,7 @@ pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
     }
     bridge(&mut streams);
     let resumable = clean && closed && !streams.is_empty();
-    Ok(Loaded { streams, held, resumable, next_index })
+    Ok(Loaded { streams, held, resumable, next_index, nothing })
 }
 
 /// Where a segment ends below the start of the next, the numbers between were given and are lost: they belong to the

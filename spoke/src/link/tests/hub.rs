@@ -173,6 +173,17 @@ impl Session {
         }
     }
 
+    /// Its last word.
+    pub(super) async fn farewell(&mut self) -> v1::Heartbeat {
+        loop {
+            if let Up::Heartbeat(beat) = self.any().await
+                && beat.closing
+            {
+                return beat;
+            }
+        }
+    }
+
     /// The first heartbeat that says so.
     pub(super) async fn beat_with(&mut self, lease_transitions: Option<u64>) -> v1::Heartbeat {
         loop {
