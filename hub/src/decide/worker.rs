@@ -27,6 +27,9 @@ use crate::{
 pub const WORKERS: usize = 2;
 /// Nodes of one transaction: at about 2 ms each its locks keep nobody for more than a thirtieth of a second.
 const BATCH: u32 = 16;
+/// Until the first look again at a node that was asked for and is held, by a state or a report that is being taken: whoever holds it
+/// need not ring when he is done. Doubled with each look in vain, up to the poll.
+const SOON: Duration = Duration::from_millis(25);
 /// Pause after the database failed.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A transaction that met a deadlock is repeated at once; after that its node waits for its turn.
@@ -35,19 +38,21 @@ const ATTEMPTS: u32 = 3;
 /// Judges until told to stop. With a signer, commands are signed in the transaction that issues them, which saves a
 /// commit; what could not be signed there waits for stage `sign`.
 pub async fn run(pool: PgPool, wake: Arc<Wake>, signer: Option<Arc<Signer>>, stop: CancellationToken) {
+    let mut in_vain = 0;
     while !stop.is_cancelled() {
         match round(&pool, &wake, signer.as_deref()).await {
-            Ok(0) => {
+            Ok(Round { judged: 0, held }) => {
+                in_vain = if held { in_vain + 1 } else { 0 };
                 let woken = async {
                     tokio::select! {
                         () = wake.ingested.notified() => {}
                         () = wake.settled.notified() => {}
-                        () = tokio::time::sleep(POLL) => {}
+                        () = tokio::time::sleep(look_again(in_vain)) => {}
                     }
                 };
                 stop.run_until_cancelled(woken).await;
             }
-            Ok(_) => {}
+            Ok(_) => in_vain = 0,
             Err(error) => {
                 metrics::STAGE_FAILURES.inc(["decide"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "nothing could be judged");
@@ -57,23 +62,40 @@ pub async fn run(pool: PgPool, wake: Arc<Wake>, signer: Option<Arc<Signer>>, sto
     }
 }
 
+/// When to look again unasked, after so many looks that found nothing but nodes that are held.
+fn look_again(in_vain: u32) -> Duration {
+    match in_vain {
+        0 => POLL,
+        looks => SOON.saturating_mul(1 << (looks - 1).min(16)).min(POLL),
+    }
+}
+
+/// What one round came to.
+struct Round {
+    /// Nodes.
+    judged: usize,
+    /// Others were asked for that somebody holds.
+    held: bool,
+}
+
 /// Judges what is due of one cluster, at most one transaction's worth, and signs nothing; returns how many nodes that were.
 ///
 /// # Errors
 /// When the database fails. A node that cannot be judged is put off and is no error here.
 pub async fn step(pool: &PgPool, wake: &Wake) -> Result<usize, Error> {
-    round(pool, wake, None).await
+    Ok(round(pool, wake, None).await?.judged)
 }
 
-async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<usize, Error> {
+async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<Round, Error> {
     let _turn = wake.crowd.turn().await;
     let claimed = answered("decide.claim", async {
-        asks_take(&mut *pool.acquire().await.label("pool.acquire")?).await?;
+        let held = asks_take(&mut *pool.acquire().await.label("pool.acquire")?).await?;
         let mut tx = pool.begin().await.label("decide.begin")?;
         let claimed = judgements_claim(&mut tx, BATCH).await?;
-        Ok::<_, Error>((tx, claimed))
+        Ok::<_, Error>((tx, claimed, held))
     });
-    let (tx, Some((cluster, nodes))) = claimed.await? else { return Ok(0) };
+    let (tx, claimed, held) = claimed.await?;
+    let Some((cluster, nodes)) = claimed else { return Ok(Round { judged: 0, held }) };
     dies_at!("decide.claimed");
     if nodes.len() as u32 == BATCH {
         // There is more: another worker need not wait for its poll.
@@ -88,7 +110,7 @@ async fn round(pool: &PgPool, wake: &Wake, signer: Option<&Signer>) -> Result<us
             }
         }
     }
-    Ok(nodes.len())
+    Ok(Round { judged: nodes.len(), held })
 }
 
 /// Judges nodes whose locks this transaction holds, and writes all that follows, after the entries of what the
@@ -163,5 +185,17 @@ async fn judge(
             }
             Err(error)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_held_is_looked_at_again_soon_and_ever_less_often() {
+        let ms: Vec<u128> = [1, 2, 3, 6, 7, 40].map(|looks| look_again(looks).as_millis()).into();
+        assert_eq!(ms, [25, 50, 100, 800, 1000, 1000]);
+        assert_eq!(look_again(0), POLL);
     }
 }

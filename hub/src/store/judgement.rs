@@ -100,24 +100,26 @@ fn without(nodes: &[NodeKey], rows: &[(String, String)]) -> Vec<NodeKey> {
 }
 
 /// Makes nodes due for which asks were left, as far as nobody holds them, and takes those asks away, in a transaction of
-/// its own. An ask that this takes was committed before: whoever claims the node from now on reads what came with it.
+/// its own. An ask that this takes was committed before: whoever claims the node from now on reads what came with it. Returns whether
+/// others are left, whose nodes are held.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn asks_take(conn: &mut PgConnection) -> Result<u64, Error> {
-    let result = sqlx::query(
+pub async fn asks_take(conn: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar(
         "WITH free AS MATERIALIZED (SELECT j.cluster_id, j.node_uid FROM judgements j \
              JOIN (SELECT DISTINCT cluster_id, node_uid FROM asks) a USING (cluster_id, node_uid) ORDER BY 1, 2 FOR UPDATE OF j SKIP LOCKED), \
          taken AS (DELETE FROM asks a USING free f WHERE a.cluster_id = f.cluster_id AND a.node_uid = f.node_uid \
-             RETURNING a.cluster_id, a.node_uid, a.asked_at, a.why) \
-         UPDATE judgements j SET due_at = LEAST(j.due_at, clock_timestamp()), asked_at = t.asked_at, why = t.why \
-         FROM (SELECT DISTINCT ON (cluster_id, node_uid) * FROM taken ORDER BY cluster_id, node_uid, asked_at DESC) t \
-         WHERE j.cluster_id = t.cluster_id AND j.node_uid = t.node_uid",
+             RETURNING a.cluster_id, a.node_uid, a.asked_at, a.why), \
+         due AS (UPDATE judgements j SET due_at = LEAST(j.due_at, clock_timestamp()), asked_at = t.asked_at, why = t.why \
+             FROM (SELECT DISTINCT ON (cluster_id, node_uid) * FROM taken ORDER BY cluster_id, node_uid, asked_at DESC) t \
+             WHERE j.cluster_id = t.cluster_id AND j.node_uid = t.node_uid) \
+         SELECT EXISTS (SELECT FROM asks a WHERE NOT EXISTS \
+             (SELECT FROM free f WHERE f.cluster_id = a.cluster_id AND f.node_uid = a.node_uid))",
     )
-    .execute(conn)
+    .fetch_one(conn)
     .await
-    .label("asks.take")?;
-    Ok(result.rows_affected())
+    .label("asks.take")
 }
 
 /// Locks a node's row without making it due, making the row when there is none.

@@ -199,10 +199,9 @@ fn table(faults: usize, columns: &[(&str, Figures)]) -> Table {
         table.add_row([what.to_owned(), target.to_owned()].into_iter().chain(figures));
     }
     for (span, what) in measure::stages::SPANS.iter().enumerate() {
-        let figures = columns
-            .iter()
-            .map(|(_, figures)| format!("{:.1} / {:.1} ms", figures.stage_at(span, 0.5), figures.stage_at(span, 0.99)));
-        table.add_row([format!("of which {what}"), "P50 / P99".to_owned()].into_iter().chain(figures));
+        let of = |figures: &measure::Figures| [0.5, 0.99, 1.0].map(|share| format!("{:.1}", figures.stage_at(span, share))).join(" / ");
+        let figures = columns.iter().map(|(_, figures)| format!("{} ms", of(figures)));
+        table.add_row([format!("of which {what}"), "P50 / P99 / worst".to_owned()].into_iter().chain(figures));
     }
     let kinds: std::collections::BTreeSet<&String> = columns.iter().flat_map(|(_, figures)| figures.requests.keys()).collect();
     for kind in kinds {
