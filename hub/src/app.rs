@@ -21,7 +21,7 @@ use crate::{
     args::{Args, Command, Database, Serve},
     clock, decide, deliver, fleet, http,
     ingest::Ingest,
-    link::{self, Board, Link, Registry, Seen, Throttle, Verdicts, gone},
+    link::{self, Board, Link, Registry, Seen, Throttle, Verdicts, gone, prune},
     policy_file::{PolicyCheck, PolicyFile},
     settle,
     sign::{self, Key, Signer},
@@ -133,6 +133,7 @@ impl Hub {
         stages.spawn(Throttle { ingest: ingest.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(gone::run(pool.clone(), back.clone()));
+        stages.spawn(prune::run(pool.clone(), back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));
         stages.spawn(wake.clone().relay(way.direct().clone(), hub_id.clone(), back.clone()));
         stages.spawn(publish(pool.clone(), board.clone(), back.clone()));

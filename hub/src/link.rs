@@ -8,6 +8,7 @@ mod guard;
 pub mod hello;
 mod lanes;
 pub mod plausible;
+pub mod prune;
 mod pulse;
 mod registry;
 mod seen;

@@ -153,7 +153,7 @@ pub static FLEET_CALLS: Family<2> = Family::counter(
 /// A stage's loop failed.
 pub static STAGE_FAILURES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_stage_failures_total",
-    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts, guard, gone).",
+    "Rounds of a stage that failed and will be tried again, by stage (ingest, decide, sign, deliver, settle, flush, verdicts, guard, gone, prune).",
     ["stage"],
 );
 /// Certificates read again.

@@ -21,6 +21,7 @@ pub mod policy;
 pub mod pool;
 pub mod pooler;
 pub mod process;
+pub mod prune;
 pub mod quarantine;
 pub mod report;
 pub mod revocation;

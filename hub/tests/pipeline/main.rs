@@ -14,6 +14,7 @@ mod ingesting;
 mod owning;
 mod policy;
 mod pooled;
+mod pruning;
 mod questions;
 mod settling;
 mod signing;
