@@ -92,10 +92,12 @@ impl Outbox {
         let stream_id = stream.to_string();
         match chunk {
             Chunk::End => None,
-            // An ack has moved the cursor while the disk was read: what was read is old.
-            Chunk::Faults { first_seq, .. } if first_seq != cursor.next_seq => None,
+            // An ack has moved the cursor while the disk was read, on or back: what was read is old.
+            Chunk::Faults { first_seq: read_from, .. } | Chunk::Gap { from_seq: read_from, .. } if read_from != cursor.next_seq => {
+                None
+            }
             Chunk::Gap { from_seq, to_seq, counts_by_class } => {
-                cursor.next_seq = cursor.next_seq.max(to_seq + 1);
+                cursor.next_seq = to_seq + 1;
                 cursor.gaps.push((from_seq, to_seq));
                 let reason = if counts_by_class.is_empty() {
                     "lost by the journal: damaged, or trimmed before"
@@ -212,6 +214,20 @@ mod tests {
         assert!(outbox.taken(&stream("a"), faults(9, 8), 100).is_some());
         outbox.acked(&v1::FaultAck { resume: true, ..ack("a", 12, 100) });
         assert_eq!(outbox.wanted()[0].1, 13, "another place");
+    }
+
+    #[test]
+    fn a_loss_that_was_read_before_the_hub_asked_again_waits_for_what_comes_before_it() {
+        let mut outbox = Outbox::resume(&[(stream("a"), 20)], &[], 100);
+        for first in [1, 5, 9] {
+            assert!(outbox.taken(&stream("a"), faults(first, 4), 100).is_some());
+        }
+        outbox.acked(&v1::FaultAck { resume: true, ..ack("a", 4, 100) });
+        let lost = || Chunk::Gap { from_seq: 13, to_seq: 16, counts_by_class: BTreeMap::new() };
+        assert!(outbox.taken(&stream("a"), lost(), 100).is_none(), "5 to 12 would not be sent in this session");
+        assert_eq!(outbox.wanted()[0].1, 5);
+        assert!(outbox.taken(&stream("a"), faults(5, 8), 100).is_some());
+        assert!(matches!(outbox.taken(&stream("a"), lost(), 100), Some(Message::Gap(gap)) if gap.from_seq == 13));
     }
 
     #[test]
