@@ -147,12 +147,12 @@ impl ElectorHandle {
         }
     }
 
-    /// A reign of this number was seen elsewhere than in the Lease: at the hub, or in a record. Where the Lease was made anew, with its
+    /// Reigns of these numbers were seen elsewhere than in the Lease: at the hub, or in records. Where the Lease was made anew, with its
     /// namespace or by hand, its numbers begin again, and what the new leader says would count as an older one's for ever:
-    /// the next renewal begins a reign above all that is known.
-    pub fn outranks(&self, reign: u64) {
-        if reign <= REIGN_MAX {
-            self.shared.known.fetch_max(reign, Ordering::Relaxed);
+    /// the next renewal begins a reign above all that is known. A number that no Lease can have hides none of the others.
+    pub fn outranks(&self, reigns: impl IntoIterator<Item = u64>) {
+        if let Some(highest) = reigns.into_iter().filter(|reign| *reign <= REIGN_MAX).max() {
+            self.shared.known.fetch_max(highest, Ordering::Relaxed);
         }
     }
 

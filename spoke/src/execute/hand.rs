@@ -226,8 +226,8 @@ impl HandLoop {
     fn tell_seen(&self) {
         let fence = self.ctx.fence().unwrap_or_default();
         let all = self.ctx.actions.all();
-        let known = all.iter().map(|action| healaction::reign(action)).max().unwrap_or(0);
-        self.ctx.deps.elector.outranks(known.max(self.ctx.deps.attachment.borrow().reign_known));
+        let reign_known = self.ctx.deps.attachment.borrow().reign_known;
+        self.ctx.deps.elector.outranks(all.iter().map(|action| healaction::reign(action)).chain([reign_known]));
         let open = all.iter().filter(|action| !healaction::is_final(action)).map(|action| action.id().to_owned());
         let seen = Seen {
             hub_term: fence.hub_term,

@@ -1,5 +1,5 @@
-//! What the hub says: each message to where it belongs. Never waits for the writer nor for the hand, so that acks and
-//! heartbeats are always heard.
+//! What the hub says: each message to where it belongs. Never waits for the writer, so that acks and heartbeats are always
+//! heard; for the hand's loop only where nobody would say it again, which itself waits for nobody.
 
 use std::time::Duration;
 

@@ -121,18 +121,19 @@ async fn a_lease_that_was_made_anew_begins_above_every_reign_that_is_known(w: Wo
     let (first, held) = elect(&w, election(&w, "a")).await;
     leads(&first).await;
     let reign = first.borrow().transitions().unwrap();
-    held.0.outranks(u64::MAX);
-    held.0.outranks(reign);
+    held.0.outranks([u64::MAX]);
+    held.0.outranks([reign]);
     w.lease_looked_at("a").await;
     assert_eq!(
         first.borrow().transitions(),
         Some(reign),
         "its own number, and one that no Lease can have, are nothing to rise above"
     );
-    held.0.outranks(700);
+    // One record with a number of somebody's making among them.
+    held.0.outranks([u64::MAX, 700, reign]);
     settled::is_true("it leads anew", || async { first.borrow().transitions() == Some(701) }).await;
     let (second, next) = elect(&w, election(&w, "b")).await;
-    next.0.outranks(900);
+    next.0.outranks([900]);
     held.0.release().await;
     // A look that was under way when it heard of that reign may have taken the Lease as it was: the next renewal rises above.
     settled::is_true("it leads above all", || async { second.borrow().transitions() == Some(901) }).await;
