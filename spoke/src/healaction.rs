@@ -20,8 +20,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, is_final, may_have_begun, new_spec,
-    reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
+    begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest_seq, is_final,
+    may_have_begun, new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
 pub use self::standing::{await_release, marked_node, may_go, standing_marks, standing_undo};
 
@@ -44,6 +44,13 @@ const UNDO_MAX: usize = 16;
 pub(crate) const PODS_MAX: usize = 512;
 /// Conditions, of which there is one.
 const CONDITIONS_MAX: usize = 8;
+/// Numbers of commands and statuses, plan revisions and epochs: what the hub takes for one. Of these bounds none is ever reached. They are
+/// there since the API server takes 64 bits for any number, and a record that does not fit our own would keep all of them from being read.
+const NUMBER_MAX: u64 = 1 << 53;
+/// A Lease's transitions have 31 bits.
+const REIGN_MAX: u64 = i32::MAX as u64;
+/// What is counted in 32 bits here, and may grow by one.
+const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
 
 /// What was asked.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
@@ -110,12 +117,15 @@ pub struct HealActionSpec {
     pub reason: String,
     /// Plan revision within the node.
     #[serde(default)]
+    #[schemars(range(max = NUMBER_MAX))]
     pub plan_revision: u64,
     /// Number of the command within the cluster.
     #[serde(default)]
+    #[schemars(range(max = NUMBER_MAX))]
     pub command_seq: u64,
     /// Epoch of the hub's database.
     #[serde(default)]
+    #[schemars(range(max = NUMBER_MAX))]
     pub hub_term: u64,
     /// No first effect after it, RFC 3339, by the hub's clock.
     #[serde(default)]
@@ -135,6 +145,7 @@ pub struct HealActionSpec {
     pub holder: String,
     /// The Lease's transitions at that moment.
     #[serde(default)]
+    #[schemars(range(max = REIGN_MAX))]
     pub lease_transitions: u64,
     /// What the first write to the node was planned to change, with how it was before: stored before that write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -213,12 +224,15 @@ pub struct HealActionStatus {
     pub holder: String,
     /// The Lease's transitions under which it is at work.
     #[serde(default)]
+    #[schemars(range(max = REIGN_MAX))]
     pub lease_transitions: u64,
     /// Index of the first step that is not done.
     #[serde(default)]
+    #[schemars(range(max = COUNT_MAX))]
     pub cursor: u32,
     /// Raised with each status that the hub is told.
     #[serde(default)]
+    #[schemars(range(max = NUMBER_MAX))]
     pub status_seq: u64,
     /// How it ended, with numbers.
     #[serde(default)]
@@ -291,6 +305,7 @@ pub struct PodRecord {
     pub reason: String,
     /// How often an eviction was asked for.
     #[serde(default)]
+    #[schemars(range(max = COUNT_MAX))]
     pub eviction_calls: u32,
 }
 

@@ -231,7 +231,7 @@ impl HandLoop {
         let open = all.iter().filter(|action| !healaction::is_final(action)).map(|action| action.id().to_owned());
         let seen = Seen {
             hub_term: fence.hub_term,
-            cmd_seq: all.iter().map(|action| action.spec.command_seq).max().unwrap_or(0),
+            cmd_seq: healaction::highest_seq(all.iter().map(|action| &**action)),
             trust_version: self.ctx.deps.trust.version.max(fence.trust_version),
             open_commands: open.take(OPEN_MAX).collect(),
             cordons: self.ctx.records.cordons(),

@@ -111,6 +111,16 @@ pub fn reign(action: &HealAction) -> u64 {
     action.status.as_ref().map_or(0, |status| status.lease_transitions).max(action.spec.lease_transitions)
 }
 
+/// So far ahead of its own count a hub believes a spoke (`hub/src/link/plausible.rs`): at a million commands a day it takes 3,000 years.
+const SEQ_BELIEVED: u64 = 1 << 40;
+
+/// The highest number of a command that has a record, for Hello. One that no hub can have given out is somebody's mistake, and hides
+/// none of the others: a hub believes no Hello that knows of it, and the cluster would be cut off for as long as its record is there.
+#[must_use]
+pub fn highest_seq<'a>(actions: impl Iterator<Item = &'a HealAction>) -> u64 {
+    actions.map(|action| action.spec.command_seq).filter(|seq| *seq <= SEQ_BELIEVED).max().unwrap_or(0)
+}
+
 /// Nothing more will happen to it.
 #[must_use]
 pub fn is_final(action: &HealAction) -> bool {
@@ -267,6 +277,15 @@ impl HealAction {
 mod tests {
     use super::*;
     use crate::healaction::{PodRecord, StepRecord};
+
+    #[test]
+    fn a_number_of_a_command_that_no_hub_gave_out_hides_none_of_the_others() {
+        let numbered = |command_seq| HealAction::named("id", "ns", HealActionSpec { command_seq, ..HealActionSpec::default() });
+        let all = [numbered(7), numbered(1 << 41), numbered(1 << 40), numbered(u64::MAX)];
+        assert_eq!(highest_seq(all[..2].iter()), 7);
+        assert_eq!(highest_seq(all.iter()), 1 << 40);
+        assert_eq!(highest_seq([].iter()), 0);
+    }
 
     #[test]
     fn a_node_is_out_by_the_record_from_its_mark_on_until_our_watch_has_seen_that() {

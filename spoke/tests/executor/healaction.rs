@@ -21,6 +21,7 @@ use crate::{
 testkube::claims![
     whatever_ends_is_complete_for_kubectl_wait,
     what_was_decided_is_changed_by_nobody,
+    a_number_that_no_record_of_ours_holds_gets_into_none,
     kubectl_get_healactions_tells_the_story_in_eighty_columns,
 ];
 
@@ -79,6 +80,30 @@ async fn what_was_decided_is_changed_by_nobody(w: World) {
         }
     }
     assert_eq!(w.try_change_action(command.id, &json!({"metadata": {"labels": {"seen-by": "oncall"}}})).await.code, 200);
+}
+
+/// One record that cannot be read would keep the list of all of them from being read, and with it every command from being executed.
+async fn a_number_that_no_record_of_ours_holds_gets_into_none(w: World) {
+    for (n, (field, number)) in [
+        ("commandSeq", json!(u64::MAX)),
+        ("planRevision", json!(1_u64 << 54)),
+        ("hubTerm", json!(1e30)),
+        ("leaseTransitions", json!(1_u64 << 31)),
+        ("pods", json!([{"namespace": "ml", "name": "p", "uid": "u", "state": "gone", "evictionCalls": 1_u64 << 32}])),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let left = w.command("n2", n as u64 + 1, vec![mark()]).await;
+        let action = HealAction::named(&left.id.to_string(), &w.home, new_spec(&left, b"no envelope", "dead", 1));
+        let mut action = serde_json::to_value(action).unwrap();
+        action["spec"][field] = number;
+        let answer = w.try_leave_action(&action).await;
+        assert_eq!(answer.code, 422, "{field}: {}", answer.json);
+    }
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let done = w.command("n1", 1, vec![mark()]).await;
+    assert_eq!(spoke.carry_out(&done).await.state(), CommandState::Succeeded);
 }
 
 async fn kubectl_get_healactions_tells_the_story_in_eighty_columns(w: World) {

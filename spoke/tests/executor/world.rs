@@ -360,6 +360,11 @@ impl World {
         self.post(&actions(&self.home), &serde_json::to_value(action).unwrap()).await;
     }
 
+    /// As somebody tries to write one; the answer.
+    pub(crate) async fn try_leave_action(&self, action: &Value) -> Answer {
+        raw::post(&self.admin, &actions(&self.home), action).await
+    }
+
     pub(crate) async fn forget_status(&self, id: CommandId) {
         self.merge(&format!("{}/{id}/status", actions(&self.home)), &json!({"status": null})).await;
     }
