@@ -199,7 +199,8 @@ fn table(faults: usize, columns: &[(&str, Figures)]) -> Table {
         table.add_row([what.to_owned(), target.to_owned()].into_iter().chain(figures));
     }
     for (span, what) in measure::stages::SPANS.iter().enumerate() {
-        let of = |figures: &measure::Figures| [0.5, 0.99, 1.0].map(|share| format!("{:.1}", figures.stage_at(span, share))).join(" / ");
+        let of =
+            |figures: &measure::Figures| [0.5, 0.99, 1.0].map(|share| format!("{:.1}", figures.stage_at(span, share))).join(" / ");
         let figures = columns.iter().map(|(_, figures)| format!("{} ms", of(figures)));
         table.add_row([format!("of which {what}"), "P50 / P99 / worst".to_owned()].into_iter().chain(figures));
     }
