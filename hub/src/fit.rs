@@ -79,7 +79,8 @@ impl Fit for Message {
             Self::Evidence(message) => message.fit(),
             Self::CommandStatus(message) => message.fit(),
             Self::SettingsAck(message) => message.fit(),
-            Self::FaultBatch(_) | Self::Process(_) | Self::Heartbeat(_) => 0,
+            Self::Heartbeat(message) => message.fit(),
+            Self::FaultBatch(_) | Self::Process(_) => 0,
         }
     }
 }
@@ -118,6 +119,7 @@ texts!(
     UndoRecord: fields;
     UndoField: key, before, after, resource_version;
     SettingsAck: errors;
+    Heartbeat: head;
 );
 
 #[cfg(test)]

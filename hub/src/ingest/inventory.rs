@@ -107,6 +107,10 @@ impl Assembly {
 
     fn change(&self, from: &Origin, state: v1::ClusterState) -> Result<Option<Change>, Error> {
         use v1::cluster_state::Body;
+        if state.lease_transitions > plausible::REIGN_MAX {
+            let why = format!("no Lease has {} transitions", state.lease_transitions);
+            return Err(Error::Invalid { what: "cluster state", why });
+        }
         let change = Change {
             lease_transitions: state.lease_transitions,
             seq: state.seq,
@@ -438,6 +442,20 @@ mod tests {
         assert!(assembly.assemble(&of(1), 1, part(1, 2)).unwrap().is_none());
         assembly.forget(&of(1));
         assert!(assembly.open.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_state_of_a_reign_that_no_lease_can_have_outranks_no_leader_to_come() {
+        let state = |lease_transitions| v1::ClusterState {
+            lease_transitions,
+            seq: 1,
+            body: Some(v1::cluster_state::Body::Delta(v1::StateDelta::default())),
+            ..Default::default()
+        };
+        let assembly = Assembly::default();
+        assert!(assembly.change(&of(1), state(plausible::REIGN_MAX)).is_ok_and(|change| change.is_some()));
+        assert!(assembly.change(&of(1), state(plausible::REIGN_MAX + 1)).is_err());
+        assert!(assembly.change(&of(1), state(u64::MAX)).is_err());
     }
 
     #[test]

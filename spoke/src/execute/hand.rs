@@ -76,7 +76,11 @@ impl HandLoop {
                 },
                 Some(back) = self.tasks.join_next() => match back {
                     Ok(back) => self.back(back),
-                    Err(error) => tracing::error!(error = %gpuheal_proto::chain::chain(&error), "a task of the executor died"),
+                    Err(error) => {
+                        tracing::error!(error = %gpuheal_proto::chain::chain(&error), "a task of the executor died");
+                        // If it was the one that reads the fence, nothing else would have it read again.
+                        self.fence_asked = false;
+                    }
                 },
                 Ok(()) = leadership.changed() => {
                     leadership.borrow_and_update();

@@ -120,6 +120,9 @@ impl Spoke {
         }
         let record = self.standing_undo(&facts, run.id());
         let release = plan_release(&facts, &record, asked, self.stamp(run)).map_err(|error| Halt::failed(error.to_string()))?;
+        for left in &release.left {
+            self.say(format!("leaves on {}: {left}", facts.name));
+        }
         self.send_patch(run, release.patch)
     }
 
