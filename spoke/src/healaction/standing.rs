@@ -85,10 +85,11 @@ pub fn standing_undo<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone, 
 }
 
 /// Its leader died between the patch and the record of it, and the next one called it off or failed: that it was done the
-/// node alone tells, by the revision that only its patch can have written.
+/// node alone tells, by the revision that only its patch can have written. A person may have taken label and taint off since: the
+/// cordon that is left is ours all the same.
 fn wrote_unrecorded(action: &HealAction, node: &NodeFacts) -> bool {
     let over = matches!(state(action), CommandState::Cancelled | CommandState::Failed);
-    let theirs = node.marked() && node.plan_revision() == Some(action.spec.plan_revision);
+    let theirs = node.plan_revision() == Some(action.spec.plan_revision);
     over && theirs && action.spec.action != "release" && !undo_of(action).fields.is_empty()
 }
 
@@ -192,6 +193,8 @@ mod tests {
         for state in [CommandState::Cancelled, CommandState::Failed] {
             assert_eq!(standing_undo([mark(1, state)].iter(), &node("1")).fields.len(), 1, "{state}");
             assert!(standing_undo([mark(1, state)].iter(), &node("2")).fields.is_empty(), "{state}: another has written since");
+            let unmarked = NodeFacts { labels: None, ..node("1") };
+            assert_eq!(standing_undo([mark(1, state)].iter(), &unmarked).fields.len(), 1, "{state}: a person took the label off");
         }
         assert!(standing_undo([mark(1, CommandState::Refused)].iter(), &node("1")).fields.is_empty(), "it did nothing");
     }

@@ -174,6 +174,12 @@ async fn the_kube_crates_watcher_follows_from_a_streamed_list(w: World) {
 /// What stands is told first and as such, then each change, then the deletion.
 async fn followed(w: &World, config: watcher::Config) {
     labelled(w, "before").await;
+    // A streamed list is of any version that the API server's cache may have, as a list of version 0 is: the cache must have heard of it.
+    let cached = format!("{}?labelSelector=seen%3Dyes&resourceVersion=0", w.core("configmaps"));
+    settled::is_true("the cache shows what was made", || async {
+        w.get(&cached).await["items"].as_array().is_some_and(|items| !items.is_empty())
+    })
+    .await;
     let maps: Api<ConfigMap> = Api::namespaced(w.client.clone(), w.ns());
     let mut events = Box::pin(watcher(maps, config.labels("seen=yes")));
     let mut next = async || match tokio::time::timeout(settled::BOUND, events.next()).await {

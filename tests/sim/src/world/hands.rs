@@ -98,8 +98,7 @@ impl World {
             let cordoned = node.facts.unschedulable == Some(true);
             let open = gpuheal_proto::ids::NodeUid::parse(&node.facts.uid).ok();
             let open = open.and_then(|uid| self.db.clusters.get(&place.id).and_then(|rows| rows.open_incident(&uid)));
-            // After a restore see docs/simulation.md, what it cannot prove.
-            if cordoned != theirs.cordoned && open.is_none() && !self.oracle.was_restored() {
+            if cordoned != theirs.cordoned && open.is_none() {
                 wrong.push(format!("{}/{name} is cordoned: {cordoned}, its owners left it: {}", place.id, theirs.cordoned));
             }
             let taints: Vec<&str> = node.facts.taints.iter().filter_map(|taint| taint["key"].as_str()).collect();
