@@ -222,11 +222,12 @@ fn the_audit_chain_is_whole(left: &Left<'_>) -> Result<()> {
     Ok(())
 }
 
-/// 8. No audit, no action: each command that was sent is in its cluster's chain as signed. What scene h writes into the
-///    table behind the hub's back is for the node `forged`, and its absence from the chain is what gives it away.
+/// 8. No audit, no action: each command that was sent is in its cluster's chain as signed, or as taken over where a restored database
+///    had lost it with that entry. What scene h writes into the table behind the hub's back is for the node `forged`, and its absence
+///    from the chain is what gives it away.
 async fn what_was_done_is_in_the_audit(pool: &PgPool) -> Result<()> {
     let sql = "SELECT c.command_id::text || ' was sent, its chain has no command_signed' FROM commands c WHERE c.sent_at IS NOT NULL AND c.node_uid <> 'forged'
-               AND NOT EXISTS (SELECT 1 FROM audit_entries e WHERE e.chain = c.cluster_id AND e.kind = 'command_signed' AND e.subject LIKE '%' || c.command_id::text)";
+               AND NOT EXISTS (SELECT 1 FROM audit_entries e WHERE e.chain = c.cluster_id AND e.kind IN ('command_signed', 'command_adopted') AND e.subject LIKE '%' || c.command_id::text)";
     none(pool, "what was done is in the audit", sql).await
 }
 
