@@ -19,9 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    decide,
-    link::plausible,
-    metrics,
+    decide, metrics,
     sign::Signer,
     store::{
         self, Labelled as _,
@@ -98,7 +96,7 @@ impl Ingest {
         if batch.faults.len() > limits::BATCH_FAULTS_MAX {
             return Err(Error::TooMany { what: "faults", count: batch.faults.len(), max: limits::BATCH_FAULTS_MAX });
         }
-        if batch.first_seq > plausible::SEQ_MAX {
+        if batch.first_seq > limits::SEQ_MAX {
             return Err(Error::Invalid { what: "batch of faults", why: format!("no journal has a number {}", batch.first_seq) });
         }
         self.committed(from.into(), batch, None).await
@@ -121,7 +119,7 @@ impl Ingest {
     /// # Errors
     /// As [`Ingest::submit`].
     pub async fn gap(&self, from: impl Into<Origin>, gap: v1::Gap) -> Result<v1::FaultAck, Error> {
-        if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > plausible::SEQ_MAX {
+        if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > limits::SEQ_MAX {
             return Err(Error::Invalid { what: "gap", why: format!("{} to {} is no range", gap.from_seq, gap.to_seq) });
         }
         let batch = v1::FaultBatch { stream_id: gap.stream_id.clone(), first_seq: gap.from_seq, faults: Vec::new() };

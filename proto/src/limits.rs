@@ -36,6 +36,13 @@ pub const POLICY_BYTES_MAX: usize = 256 << 10;
 /// Faults that a spoke may have sent and not had acked: four full batches.
 pub const CREDIT: u32 = 1024;
 
+/// Highest number of a journal's record, of a node's plan and of a cluster's command: 100,000 a second for 2,850 years.
+pub const SEQ_MAX: u64 = 1 << 53;
+/// What a Lease's transitions can be: 31 bits.
+pub const REIGN_MAX: u64 = i32::MAX as u64;
+/// How far a database that is restored may be behind the commands of one cluster: 1,000 a second for 34 years. A hub believes no Hello that
+/// is further ahead.
+pub const COMMANDS_AHEAD_MAX: u64 = 1 << 40;
 /// How often either side says that it lives. Three missed ones make [`DEAD_AFTER`].
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Silence after which a stream is torn down.

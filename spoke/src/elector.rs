@@ -27,7 +27,7 @@ use crate::{clock::boottime, ports::Leadership};
 
 /// No Lease has come so far by itself: with a takeover each second it takes 34 years. What claims to is somebody's mistake, and would use up
 /// the 31 bits that a Lease has for it.
-const REIGN_MAX: u64 = 1 << 30;
+const REIGN_BELIEVED: u64 = 1 << 30;
 
 /// How to elect.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl ElectorHandle {
     /// namespace or by hand, its numbers begin again, and what the new leader says would count as an older one's for ever:
     /// the next renewal begins a reign above all that is known. A number that no Lease can have hides none of the others.
     pub fn outranks(&self, reigns: impl IntoIterator<Item = u64>) {
-        if let Some(highest) = reigns.into_iter().filter(|reign| *reign <= REIGN_MAX).max() {
+        if let Some(highest) = reigns.into_iter().filter(|reign| *reign <= REIGN_BELIEVED).max() {
             self.shared.known.fetch_max(highest, Ordering::Relaxed);
         }
     }

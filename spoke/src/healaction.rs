@@ -12,7 +12,7 @@ mod standing;
 
 use gpuheal_proto::{
     command::CommandState,
-    limits::{ENVELOPE_BYTES_MAX, STEPS_MAX},
+    limits::{self, ENVELOPE_BYTES_MAX, STEPS_MAX},
 };
 use gpuheal_spoke_core::verify::Refused;
 use kube::CustomResource;
@@ -44,12 +44,8 @@ const UNDO_MAX: usize = 16;
 pub(crate) const PODS_MAX: usize = 512;
 /// Conditions, of which there is one.
 const CONDITIONS_MAX: usize = 8;
-/// Numbers of commands and statuses, plan revisions and epochs: what the hub takes for one. Of these bounds none is ever reached. They are
-/// there since the API server takes 64 bits for any number, and a record that does not fit our own would keep all of them from being read.
-const NUMBER_MAX: u64 = 1 << 53;
-/// A Lease's transitions have 31 bits.
-const REIGN_MAX: u64 = i32::MAX as u64;
-/// What is counted in 32 bits here, and may grow by one.
+/// What is counted in 32 bits here, and may grow by one. No bound of a number is ever reached: they are there since the API server takes 64
+/// bits for any, and a record that does not fit our own would keep all of them from being read.
 const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
 
 /// What was asked.
@@ -117,15 +113,15 @@ pub struct HealActionSpec {
     pub reason: String,
     /// Plan revision within the node.
     #[serde(default)]
-    #[schemars(range(max = NUMBER_MAX))]
+    #[schemars(range(max = limits::SEQ_MAX))]
     pub plan_revision: u64,
     /// Number of the command within the cluster.
     #[serde(default)]
-    #[schemars(range(max = NUMBER_MAX))]
+    #[schemars(range(max = limits::SEQ_MAX))]
     pub command_seq: u64,
     /// Epoch of the hub's database.
     #[serde(default)]
-    #[schemars(range(max = NUMBER_MAX))]
+    #[schemars(range(max = limits::SEQ_MAX))]
     pub hub_term: u64,
     /// No first effect after it, RFC 3339, by the hub's clock.
     #[serde(default)]
@@ -145,7 +141,7 @@ pub struct HealActionSpec {
     pub holder: String,
     /// The Lease's transitions at that moment.
     #[serde(default)]
-    #[schemars(range(max = REIGN_MAX))]
+    #[schemars(range(max = limits::REIGN_MAX))]
     pub lease_transitions: u64,
     /// What the first write to the node was planned to change, with how it was before: stored before that write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -224,7 +220,7 @@ pub struct HealActionStatus {
     pub holder: String,
     /// The Lease's transitions under which it is at work.
     #[serde(default)]
-    #[schemars(range(max = REIGN_MAX))]
+    #[schemars(range(max = limits::REIGN_MAX))]
     pub lease_transitions: u64,
     /// Index of the first step that is not done.
     #[serde(default)]
@@ -232,7 +228,7 @@ pub struct HealActionStatus {
     pub cursor: u32,
     /// Raised with each status that the hub is told.
     #[serde(default)]
-    #[schemars(range(max = NUMBER_MAX))]
+    #[schemars(range(max = limits::SEQ_MAX))]
     pub status_seq: u64,
     /// How it ended, with numbers.
     #[serde(default)]

@@ -22,7 +22,6 @@ use sqlx::{PgConnection, PgPool};
 use super::{Error, Origin};
 use crate::{
     audit::{self, Entry, Kind, chain_of},
-    link::plausible,
     metrics,
     store::{
         Labelled as _,
@@ -107,7 +106,8 @@ impl Assembly {
 
     fn change(&self, from: &Origin, state: v1::ClusterState) -> Result<Option<Change>, Error> {
         use v1::cluster_state::Body;
-        if state.lease_transitions > plausible::REIGN_MAX {
+        // It would count before every leader's to come.
+        if state.lease_transitions > limits::REIGN_MAX {
             let why = format!("no Lease has {} transitions", state.lease_transitions);
             return Err(Error::Invalid { what: "cluster state", why });
         }
@@ -372,7 +372,7 @@ fn readable(cluster: &ClusterId, nodes: &[v1::NodeState]) -> (Vec<NodeRow>, Vec<
 fn row(node: &v1::NodeState) -> Result<NodeRow, String> {
     let mark = node.mark.as_ref();
     let id = |error: ParseIdError| error.to_string();
-    if node.plan_revision > plausible::SEQ_MAX {
+    if node.plan_revision > limits::SEQ_MAX {
         return Err(format!("its plan revision {} was never given out", node.plan_revision));
     }
     Ok(NodeRow {
@@ -453,8 +453,8 @@ mod tests {
             ..Default::default()
         };
         let assembly = Assembly::default();
-        assert!(assembly.change(&of(1), state(plausible::REIGN_MAX)).is_ok_and(|change| change.is_some()));
-        assert!(assembly.change(&of(1), state(plausible::REIGN_MAX + 1)).is_err());
+        assert!(assembly.change(&of(1), state(limits::REIGN_MAX)).is_ok_and(|change| change.is_some()));
+        assert!(assembly.change(&of(1), state(limits::REIGN_MAX + 1)).is_err());
         assert!(assembly.change(&of(1), state(u64::MAX)).is_err());
     }
 

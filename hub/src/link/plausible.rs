@@ -2,17 +2,13 @@
 //! taken over, but one spoke's word must not bring the whole fleet's epoch, or a column of 64 bits, to its end: what no hub
 //! can have given out is refused.
 
+use gpuheal_proto::limits::{COMMANDS_AHEAD_MAX, SEQ_MAX};
+
 use super::hello::Hello;
 
-/// Highest number of a journal's record, of a node's plan and of a cluster's command: 100,000 a second for 2,850 years.
-pub const SEQ_MAX: u64 = 1 << 53;
-/// What a Lease's transitions can be: 31 bits. A state under a higher number would count before every leader's to come.
-pub const REIGN_MAX: u64 = i32::MAX as u64;
 /// How far a database that is restored may be behind its own epoch, which rises once at each failover or restore: one an
 /// hour for 119 years. Spokes that lie need 2^43 attaches to bring it to its end, at 400 a second 690 years.
 const TERMS_AHEAD_MAX: u64 = 1 << 20;
-/// How far it may be behind the commands of one cluster: 1,000 a second for 34 years.
-const COMMANDS_AHEAD_MAX: u64 = 1 << 40;
 
 /// What in a Hello no hub can have given out, against the epoch and the number of the cluster's last command here.
 #[must_use]

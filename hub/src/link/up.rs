@@ -14,7 +14,7 @@ use prost::Message as _;
 use tokio::{sync::mpsc, time::Instant};
 use tonic::{Code, Status, Streaming};
 
-use super::{Inner, goaway, hello::Journal, kind, lanes::Lane, plausible::SEQ_MAX, registry::Session};
+use super::{Inner, goaway, hello::Journal, kind, lanes::Lane, registry::Session};
 use crate::{
     decide, fit,
     ingest::{self, Origin, Taken},
@@ -226,7 +226,7 @@ async fn settings(inner: &Inner, session: &Session, mut ack: v1::SettingsAck) ->
 /// Only a changed proof and a last word are written at once; that the session lives, and how far its journal goes, is written in bulk.
 async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Result<(), Error> {
     if let Some(head) = &beat.head {
-        let head = Journal::read(head).ok().filter(|head| head.upto <= SEQ_MAX);
+        let head = Journal::read(head).ok().filter(|head| head.upto <= limits::SEQ_MAX);
         let head = head.ok_or(Error::Protocol("a heartbeat with a journal that cannot be one"))?;
         session.hear_head(head.clone());
         if beat.closing {

@@ -13,17 +13,16 @@ use super::{Error, Labelled as _};
 /// # Errors
 /// When the database fails.
 pub async fn sessions_prune(conn: &mut PgConnection, keep: Duration, most: i64) -> Result<u64, Error> {
-    let done = sqlx::query(
+    delete(
+        conn,
         "DELETE FROM sessions WHERE (cluster_id, replica_id) IN (
              SELECT cluster_id, replica_id FROM sessions WHERE COALESCE(detached_at, seen_at) < clock_timestamp() - $1 * interval '1 second'
              LIMIT $2 FOR UPDATE SKIP LOCKED)",
+        keep,
+        most,
+        "sessions.prune",
     )
-    .bind(keep.as_secs_f64())
-    .bind(most)
-    .execute(conn)
     .await
-    .label("sessions.prune")?;
-    Ok(done.rows_affected())
 }
 
 /// Deletes up to `most` journals that nobody has named for `keep` and that are settled: all of them is here, or they were found to
@@ -32,7 +31,8 @@ pub async fn sessions_prune(conn: &mut PgConnection, keep: Duration, most: i64) 
 /// # Errors
 /// When the database fails.
 pub async fn journals_prune(conn: &mut PgConnection, keep: Duration, most: i64) -> Result<u64, Error> {
-    let done = sqlx::query(
+    delete(
+        conn,
         "DELETE FROM journals WHERE (cluster_id, stream_id) IN (
              SELECT j.cluster_id, j.stream_id FROM journals j
              WHERE j.named_at < clock_timestamp() - $1 * interval '1 second'
@@ -41,13 +41,11 @@ pub async fn journals_prune(conn: &mut PgConnection, keep: Duration, most: i64) 
                      WHERE t.cluster_id = j.cluster_id AND t.stream_id = j.stream_id), 0)
                  OR EXISTS (SELECT 1 FROM quarantines q WHERE q.cluster_id = j.cluster_id AND q.cause = 'decommissioned'))
              LIMIT $2 FOR UPDATE OF j SKIP LOCKED)",
+        keep,
+        most,
+        "journals.prune",
     )
-    .bind(keep.as_secs_f64())
-    .bind(most)
-    .execute(conn)
     .await
-    .label("journals.prune")?;
-    Ok(done.rows_affected())
 }
 
 /// Deletes up to `most` streams that have not moved for `keep` and whose journal is forgotten. If it comes back after all it is
@@ -56,17 +54,27 @@ pub async fn journals_prune(conn: &mut PgConnection, keep: Duration, most: i64) 
 /// # Errors
 /// When the database fails.
 pub async fn streams_prune(conn: &mut PgConnection, keep: Duration, most: i64) -> Result<u64, Error> {
-    let done = sqlx::query(
+    delete(
+        conn,
         "DELETE FROM streams WHERE (cluster_id, stream_id) IN (
              SELECT t.cluster_id, t.stream_id FROM streams t
              WHERE t.updated_at < clock_timestamp() - $1 * interval '1 second'
                AND NOT EXISTS (SELECT 1 FROM journals j WHERE j.cluster_id = t.cluster_id AND j.stream_id = t.stream_id)
              LIMIT $2 FOR UPDATE OF t SKIP LOCKED)",
+        keep,
+        most,
+        "streams.prune",
     )
-    .bind(keep.as_secs_f64())
-    .bind(most)
-    .execute(conn)
     .await
-    .label("streams.prune")?;
+}
+
+async fn delete(
+    conn: &mut PgConnection,
+    statement: &'static str,
+    keep: Duration,
+    most: i64,
+    label: &'static str,
+) -> Result<u64, Error> {
+    let done = sqlx::query(statement).bind(keep.as_secs_f64()).bind(most).execute(conn).await.label(label)?;
     Ok(done.rows_affected())
 }

@@ -143,6 +143,12 @@ impl HandLoop {
         }
     }
 
+    /// Begins a short task about a command that nothing else is done about until it comes back.
+    pub(super) fn attend(&mut self, id: CommandId, work: impl Future<Output = Back> + Send + 'static) {
+        self.pending.insert(id);
+        self.tasks.spawn(caught(id, work));
+    }
+
     /// A defect of ours. This process leaves the command alone, or it would die of it once a second; the next leader tries again, and the
     /// hub says UNKNOWN when its time is over.
     fn died(&mut self, id: CommandId) {

@@ -13,7 +13,7 @@ use gpuheal_spoke_core::{
 };
 use kube::Api;
 
-use super::{Back, Ctx, RUNNING_MAX, api, caught, hand::HandLoop, record::Created};
+use super::{Back, Ctx, RUNNING_MAX, api, hand::HandLoop, record::Created};
 use crate::{
     clock::boottime,
     healaction::{self, HealAction, HealActionSpec, Tombstone},
@@ -143,13 +143,12 @@ impl HandLoop {
         let (bytes, command) = (envelope.bytes().to_vec(), envelope.command());
         let (id, name) = (command.id, command.target.node.name.to_string());
         let ctx = Arc::clone(&self.ctx);
-        self.pending.insert(id);
-        self.tasks.spawn(caught(id, async move {
+        self.attend(id, async move {
             let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(ctx.kube.client());
             let node =
                 ctx.kube.call("get node", api.get_opt(&name)).await.map(|node| node.as_ref().and_then(node_facts).map(Box::new));
             Back::Node { bytes, id, node }
-        }));
+        });
     }
 
     /// A refusal for ever: a tombstone, or the end of the open action.
@@ -213,34 +212,31 @@ impl HandLoop {
     /// could answer for the refusal later.
     fn bury_refused(&mut self, id: CommandId, spec: HealActionSpec) {
         let ctx = Arc::clone(&self.ctx);
-        self.pending.insert(id);
-        self.tasks.spawn(caught(id, async move {
+        self.attend(id, async move {
             if let Err(error) = bury(&ctx, id, spec).await {
                 let why = format!("its refusal could not be written: {}", gpuheal_proto::chain::chain(&error));
                 tracing::warn!(command.id = %id, %why, "command not refused yet, the hub is asked for it again");
                 ctx.reports.not_now(id.to_string(), &Refused::new(Refusal::Busy, why)).await;
             }
             Back::Settled(id)
-        }));
+        });
     }
 
     /// Buries what was called off before it came. The word of the hub is kept until there is a tombstone.
     pub(super) fn bury_cancelled(&mut self, id: CommandId, spec: HealActionSpec) {
         let ctx = Arc::clone(&self.ctx);
-        self.pending.insert(id);
-        self.tasks.spawn(caught(id, async move {
+        self.attend(id, async move {
             if let Err(error) = bury(&ctx, id, spec).await {
                 tracing::warn!(command.id = %id, error = %gpuheal_proto::chain::chain(&error), "tombstone not created yet");
             }
             Back::Settled(id)
-        }));
+        });
     }
 
     pub(super) fn end_open(&mut self, action: &Arc<HealAction>, state: CommandState, refusal: &str, reason: String) {
         let (ctx, action, refusal) = (Arc::clone(&self.ctx), Arc::clone(action), refusal.to_owned());
         let reign = self.ctx.reign().unwrap_or(0);
         let id = CommandId::parse(action.id()).ok();
-        self.pending.extend(id);
         let work = async move {
             match ctx.records.finish(&action, state, &refusal, &reason, reign).await {
                 Ok(action) => ctx.reports.tell(&action).await,
@@ -251,9 +247,9 @@ impl HandLoop {
             id.map_or(Back::Done, Back::Settled)
         };
         match id {
-            Some(id) => self.tasks.spawn(caught(id, work)),
-            None => self.tasks.spawn(work),
-        };
+            Some(id) => self.attend(id, work),
+            None => drop(self.tasks.spawn(work)),
+        }
     }
 }
 

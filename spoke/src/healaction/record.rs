@@ -7,6 +7,7 @@ use gpuheal_proto::{
     bytes_text::clip,
     command::{Command, CommandState, Refusal, Undo, UndoField, UndoKind},
     fault::FaultClass,
+    limits,
     time::Timestamp,
 };
 use gpuheal_spoke_core::{mark::NodeFacts, verify::Cancel};
@@ -111,14 +112,12 @@ pub fn reign(action: &HealAction) -> u64 {
     action.status.as_ref().map_or(0, |status| status.lease_transitions).max(action.spec.lease_transitions)
 }
 
-/// So far ahead of its own count a hub believes a spoke (`hub/src/link/plausible.rs`): at a million commands a day it takes 3,000 years.
-const SEQ_BELIEVED: u64 = 1 << 40;
-
 /// The highest number of a command that has a record, for Hello. One that no hub can have given out is somebody's mistake, and hides
-/// none of the others: a hub believes no Hello that knows of it, and the cluster would be cut off for as long as its record is there.
+/// none of the others: a hub believes no Hello that knows of it ([`limits::COMMANDS_AHEAD_MAX`]), and the cluster would be cut off for
+/// as long as its record is there.
 #[must_use]
 pub fn highest_seq<'a>(actions: impl Iterator<Item = &'a HealAction>) -> u64 {
-    actions.map(|action| action.spec.command_seq).filter(|seq| *seq <= SEQ_BELIEVED).max().unwrap_or(0)
+    actions.map(|action| action.spec.command_seq).filter(|seq| *seq <= limits::COMMANDS_AHEAD_MAX).max().unwrap_or(0)
 }
 
 /// Nothing more will happen to it.

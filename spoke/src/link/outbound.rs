@@ -25,12 +25,12 @@ const URGENT_RUN_MAX: u32 = 15;
 
 /// A sign of life, with all that it says of this replica.
 pub(super) fn heartbeat(deps: &Deps) -> v1::Heartbeat {
-    let depth = *deps.journal.depth().borrow();
+    let (depth, head) = (*deps.journal.depth().borrow(), deps.journal.head().borrow().clone());
     v1::Heartbeat {
         wall_unix_ms: clock::wall().unix_ms(),
         queue_depth: u32::try_from(depth.unacked).unwrap_or(u32::MAX),
         lease_transitions: deps.leadership.borrow().transitions(),
-        head: Some(wire_head(&deps.journal.head().borrow())),
+        head: Some(wire_head(&head.stream, head.next_seq)),
         ..v1::Heartbeat::default()
     }
 }

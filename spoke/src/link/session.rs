@@ -115,10 +115,7 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
         boot_id: boot_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         caps: Vec::new(),
-        journals: heads
-            .iter()
-            .map(|(stream, next_seq)| v1::JournalHead { stream_id: stream.to_string(), next_seq: *next_seq })
-            .collect(),
+        journals: heads.iter().map(|(stream, next_seq)| wire_head(stream, *next_seq)).collect(),
         trust_version: seen.trust_version,
         hub_term_seen: seen.hub_term,
         journal_new: deps.journal.began_new(),
@@ -182,7 +179,7 @@ async fn farewell(deps: &Deps, wire: &mpsc::Sender<v1::AttachRequest>) {
     let Ok(head) = deps.journal.seal().await else { return };
     let mut depth = deps.journal.depth();
     let drained = tokio::time::timeout(DRAIN_WITHIN, depth.wait_for(|depth| depth.unacked == 0)).await.is_ok();
-    let beat = v1::Heartbeat { closing: true, head: Some(wire_head(&head)), ..outbound::heartbeat(deps) };
+    let beat = v1::Heartbeat { closing: true, head: Some(wire_head(&head.stream, head.next_seq)), ..outbound::heartbeat(deps) };
     tracing::info!(drained, stream.id = %head.stream, "the hub is told that this journal is closed");
     if wire.send(v1::AttachRequest { message: Some(Up::Heartbeat(beat)) }).await.is_ok() {
         std::future::pending::<()>().await;
@@ -190,6 +187,6 @@ async fn farewell(deps: &Deps, wire: &mpsc::Sender<v1::AttachRequest>) {
 }
 
 /// As it travels.
-pub(super) fn wire_head(head: &crate::journal::Head) -> v1::JournalHead {
-    v1::JournalHead { stream_id: head.stream.to_string(), next_seq: head.next_seq }
+pub(super) fn wire_head(stream: &StreamId, next_seq: u64) -> v1::JournalHead {
+    v1::JournalHead { stream_id: stream.to_string(), next_seq }
 }

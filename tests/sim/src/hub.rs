@@ -188,7 +188,7 @@ impl Hub {
             .insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now, asked: false, noted: None });
         self.down(conn, Down::Welcome(welcome(&hello, &attached)));
         old.into_iter().for_each(|conn| self.end(conn, "attached again"));
-        if !attached.inventory_known || attached.term_raised {
+        if !attached.inventory_known {
             self.down(conn, Down::Resync(v1::Resync { snapshot: true, standing_faults: true, open_commands: true }));
         }
         self.out.push(Out::Wake);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_hub::{audit::Kind, link::plausible};
+use gpuheal_hub::audit::Kind;
 use gpuheal_hub_core::{
     admit::{Admission, Known, Sight},
     snapshot::{Evidence, EvidenceState, KnownFault},
@@ -30,7 +30,7 @@ impl Memory {
         if batch.faults.len() > limits::BATCH_FAULTS_MAX {
             return Err(Error::Refused(format!("{} faults in one message", batch.faults.len())));
         }
-        if batch.first_seq > plausible::SEQ_MAX {
+        if batch.first_seq > limits::SEQ_MAX {
             return Err(Error::Refused(format!("batch of faults is not valid: no journal has a number {}", batch.first_seq)));
         }
         let stream = StreamId::parse(&batch.stream_id).map_err(|error| Error::Refused(error.to_string()))?;
@@ -83,7 +83,7 @@ impl Memory {
     }
 
     pub(super) fn take_gap(&mut self, from: &Owner, gap: v1::Gap) -> Result<v1::FaultAck, Error> {
-        if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > plausible::SEQ_MAX {
+        if gap.from_seq == 0 || gap.to_seq < gap.from_seq || gap.to_seq > limits::SEQ_MAX {
             return Err(Error::Refused(format!("gap is not valid: {} to {} is no range", gap.from_seq, gap.to_seq)));
         }
         let stream = StreamId::parse(&gap.stream_id).map_err(|error| Error::Refused(error.to_string()))?;
