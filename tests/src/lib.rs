@@ -14,6 +14,7 @@ pub mod output;
 pub mod process;
 pub mod program;
 pub mod record;
+pub mod reign;
 pub mod script;
 pub mod seed;
 pub mod show;

@@ -93,6 +93,11 @@ impl Process {
         self.signal(rustix::process::Signal::CONT)
     }
 
+    /// Asks it to end (SIGTERM), and waits for nothing.
+    pub fn terminate(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::TERM)
+    }
+
     fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).context("a process id")?;
         rustix::process::kill_process(pid, signal).with_context(|| format!("signalling {}", self.name))
@@ -117,7 +122,7 @@ impl Process {
         if self.child.try_wait()?.is_some() {
             return Ok(());
         }
-        self.signal(rustix::process::Signal::TERM)?;
+        self.terminate()?;
         let since = Instant::now();
         while since.elapsed() < END_WITHIN {
             match self.child.try_wait()? {

@@ -12,12 +12,17 @@ use crate::{hub::trust_json, world::World};
 pub(crate) struct Program {
     http: String,
     client: reqwest::Client,
-    _child: Child,
+    child: Child,
     _dir: tempfile::TempDir,
 }
 
 impl Program {
     pub(crate) async fn start(w: &World) -> Self {
+        Self::start_with(w, &[]).await
+    }
+
+    /// The same with more flags.
+    pub(crate) async fn start_with(w: &World, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("kubeconfig"), w.account_kubeconfig()).unwrap();
@@ -26,6 +31,7 @@ impl Program {
         let mut program = Command::new(env!("CARGO_BIN_EXE_gpuheal-spoke"));
         program.args(["run", "--hub", "https://127.0.0.1:1", "--replica-id", "whole", "--listen-http", "127.0.0.1:0"]);
         program.args(["--namespace", &w.home]);
+        program.args(flags);
         for (flag, file) in
             [("--kubeconfig", "kubeconfig"), ("--identity", "identity"), ("--journal", "journal"), ("--ready-file", "ready")]
         {
@@ -38,7 +44,7 @@ impl Program {
             ready["http"].as_str().map(str::to_owned)
         })
         .await;
-        Self { http, client: reqwest::Client::builder().no_proxy().build().unwrap(), _child: child, _dir: dir }
+        Self { http, client: reqwest::Client::builder().no_proxy().build().unwrap(), child, _dir: dir }
     }
 
     /// Where it listens.
@@ -64,6 +70,27 @@ impl Program {
 
     pub(crate) async fn leads(&self) {
         settled::is_true("it leads", || async { self.get("/metrics").await.contains("gpu_selfhealing_leader_active 1") }).await;
+    }
+}
+
+impl Program {
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.try_into().unwrap()));
+        rustix::process::kill_process(pid.expect("it runs"), signal).unwrap();
+    }
+
+    /// Stops it where it is, as a paused machine would.
+    pub(crate) fn pause(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    pub(crate) fn goes_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    /// Its exit code, once it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> Option<i32> {
+        tokio::time::timeout(settled::BOUND, self.child.wait()).await.expect("it ends").unwrap().code()
     }
 }
 

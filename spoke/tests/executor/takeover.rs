@@ -9,13 +9,14 @@ use gpuheal_spoke::{
 use testkube::settled;
 use tokio::sync::watch;
 
-use crate::{replica::election, world::World};
+use crate::{program::Program, replica::election, world::World};
 
 testkube::claims![
     one_leads_and_a_released_lease_is_taken_at_once_under_a_higher_number,
     a_lease_that_somebody_else_took_ends_the_reign,
     who_follows_a_killed_leader_waits_until_its_lease_has_run_out,
     a_leader_that_hears_nothing_of_its_renewals_gives_up_and_one_that_lands_late_takes_nothing_back,
+    a_program_that_stood_still_for_longer_than_its_lease_takes_nothing_back_and_ends,
     an_elector_that_dies_is_the_end_of_its_reign,
     an_api_server_whose_clock_is_an_hour_off_changes_nothing,
     a_lease_that_was_made_anew_begins_above_every_reign_that_is_known,
@@ -96,6 +97,29 @@ async fn a_leader_that_hears_nothing_of_its_renewals_gives_up_and_one_that_lands
     w.wire.let_go();
     w.lease_looked_at("b").await;
     assert_eq!(second.borrow().transitions(), Some(reign), "the late renewal was of a version that is gone");
+}
+
+/// The shipping program, stopped by SIGSTOP. What it does in the middle of a drain then is in `tests/tests/reign.rs`.
+async fn a_program_that_stood_still_for_longer_than_its_lease_takes_nothing_back_and_ends(w: World) {
+    let spans = ["--lease-duration=9s", "--lease-renew-deadline=6s", "--lease-retry=500ms"];
+    let same = elector::Config { duration: Duration::from_secs(9), renew_deadline: Duration::from_secs(6), ..election(&w, "b") };
+    let mut program = Program::start_with(&w, &spans).await;
+    program.leads().await;
+    let (second, _other) = elect(&w, same).await;
+    w.lease_looked_at("b").await;
+    assert_eq!(*second.borrow(), Leadership::Standby);
+    program.pause();
+    leads(&second).await;
+    let reign = second.borrow().transitions();
+    let mark = w.mark().await;
+    program.goes_on();
+    assert_eq!(program.ended().await, Some(1), "losing the Lease is a failure");
+    w.lease_looked_at("b").await;
+    assert_eq!(second.borrow().transitions(), reign);
+    let all = w.cluster.requests_since(mark).await;
+    let done: Vec<_> = all.iter().filter(|asked| asked.user_agent.starts_with("gpuheal-spoke") && asked.is_write()).collect();
+    let own = |asked: &&&testkube::AuditEntry| asked.namespace == w.home && asked.code < 300;
+    assert!(!done.iter().any(|asked| own(&asked)), "{done:?}");
 }
 
 async fn an_elector_that_dies_is_the_end_of_its_reign(w: World) {
