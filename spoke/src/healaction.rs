@@ -62,11 +62,11 @@ const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
     derive = "Default",
     derive = "PartialEq",
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
+    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action"}"#,
     printcolumn = r#"{"name":"Fault","type":"string","jsonPath":".spec.fault"}"#,
-    printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.state"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
-    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action","priority":1}"#,
+    printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level","priority":1}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason","priority":1}"#
 )]
 #[serde(rename_all = "camelCase")]

@@ -112,14 +112,18 @@ async fn kubectl_get_healactions_tells_the_story_in_eighty_columns(w: World) {
     let marked = spoke.carry_out(&done).await;
     spoke.carry_out(&w.command("n1", 2, vec![release(marked.undo)]).await).await;
     let Some(text) = w.kubectl(&["get", "healactions", "-n", &w.home]).await else { return };
+    let wide = w.kubectl(&["get", "healactions", "-n", &w.home, "-o", "wide"]).await.unwrap();
+    let header: Vec<_> = wide.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(header[header.len() - 2..], ["LEVEL", "REASON"]);
     let lines: Vec<_> = text.lines().collect();
     let header: Vec<_> = lines[0].split_whitespace().collect();
-    assert_eq!(header, ["NAME", "NODE", "FAULT", "LEVEL", "STATE", "AGE"]);
+    assert_eq!(header, ["NAME", "NODE", "ACTION", "FAULT", "STATE", "AGE"]);
     let told = lines.iter().find(|line| line.starts_with(&done.id.to_string())).unwrap();
-    for part in [&*w.name("n1"), "xid 79", "P0", "SUCCEEDED"] {
+    for part in [&*w.name("n1"), " mark ", "xid 79", "SUCCEEDED"] {
         assert!(told.contains(part), "{part} is not in {told}");
     }
-    // A name of six letters leaves two for the age that follows three blanks.
-    let room = 80 + w.name("n1").len().saturating_sub(6);
+    // A name of four letters leaves three for the age, with a release among them.
+    let room = 80 + w.name("n1").len().saturating_sub(4);
+    assert!(lines.iter().any(|line| line.contains(" release ")), "{text}");
     assert!(lines.iter().all(|line| line.len() <= room), "{text}");
 }
