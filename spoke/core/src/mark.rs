@@ -102,27 +102,28 @@ pub fn mark(node: &NodeFacts, want: Want, stamp: Stamp, earlier: &Undo) -> Marki
     let mut patch = Patch::bound(node);
     let mut changed = false;
     if want.label {
-        let before = node.label(LABEL_STATUS).map(|value| json!(value).to_string()).unwrap_or_default();
-        record(UndoKind::Label, LABEL_STATUS, before, json!(STATUS_FAULTY).to_string());
+        record(UndoKind::Label, LABEL_STATUS, shown(node, UndoKind::Label), json!(STATUS_FAULTY).to_string());
         changed |= node.label(LABEL_STATUS) != Some(STATUS_FAULTY);
         patch.label(LABEL_STATUS, Some(STATUS_FAULTY));
     }
     if want.taint {
-        let before = node.taints.iter().find(|taint| node::is_ours(taint)).map(Value::to_string).unwrap_or_default();
-        record(UndoKind::Taint, TAINT_FAULTY, before, taint().to_string());
+        record(UndoKind::Taint, TAINT_FAULTY, shown(node, UndoKind::Taint), taint().to_string());
         let taints = with_taint(&node.taints, taint());
         changed |= taints != node.taints;
         patch.taints(taints);
     }
     if want.cordon {
-        let before = node.unschedulable.map(|value| value.to_string()).unwrap_or_default();
-        record(UndoKind::Unschedulable, "", before, "true".to_owned());
+        record(UndoKind::Unschedulable, "", shown(node, UndoKind::Unschedulable), "true".to_owned());
         // A cordon that is there is not written again: whoever set it stays its manager.
         if node.unschedulable != Some(true) {
             changed = true;
             patch.unschedulable(Some(true));
         }
     }
+    // What a mark before this one has set, and this one does not ask for, is ours all the same.
+    let unnamed = |old: &&UndoField| undo.fields.iter().all(|field| field.kind != old.kind);
+    let kept: Vec<_> = earlier.fields.iter().filter(unnamed).filter(|old| shown(node, old.kind) == old.after).cloned().collect();
+    undo.fields.extend(kept);
     let stamped =
         node.plan_revision() == Some(stamp.plan_rev) && node.annotation(ANNOTATION_PROCESS_ID) == Some(&stamp.incident.to_string());
     if !changed && stamped {
@@ -136,6 +137,16 @@ pub fn mark(node: &NodeFacts, want: Want, stamp: Stamp, earlier: &Undo) -> Marki
 #[must_use]
 pub fn taint() -> Value {
     json!({"key": TAINT_FAULTY, "value": TAINT_VALUE, "effect": TAINT_EFFECT})
+}
+
+/// A field as the node has it, as JSON text; empty when absent.
+fn shown(node: &NodeFacts, kind: UndoKind) -> String {
+    match kind {
+        UndoKind::Label => node.label(LABEL_STATUS).map(|value| json!(value).to_string()),
+        UndoKind::Taint => node.taints.iter().find(|taint| node::is_ours(taint)).map(Value::to_string),
+        UndoKind::Unschedulable => node.unschedulable.map(|value| value.to_string()),
+    }
+    .unwrap_or_default()
 }
 
 /// A field that still is as we left it keeps the record of how it was before us; anything else is recorded afresh.

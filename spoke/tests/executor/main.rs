@@ -11,6 +11,7 @@ mod doctor;
 mod drain;
 mod healaction;
 mod hub;
+mod others;
 mod overridden;
 mod program;
 mod quarantine;
@@ -34,6 +35,7 @@ fn main() -> std::process::ExitCode {
             refuse::claims(),
             release::claims(),
             overridden::claims(),
+            others::claims(),
             restart::claims(),
             healaction::claims(),
             takeover::claims(),
