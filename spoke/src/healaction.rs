@@ -23,7 +23,7 @@ pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest_seq, is_final,
     may_have_begun, new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
-pub use self::standing::{await_release, marked_node, may_go, standing_marks, standing_undo};
+pub use self::standing::{await_release, marked_node, may_go, released, standing_marks, standing_undo};
 
 /// The envelope as base64: four letters for three bytes.
 const ENVELOPE_TEXT_MAX: usize = ENVELOPE_BYTES_MAX.div_ceil(3) * 4;
@@ -303,6 +303,10 @@ pub struct PodRecord {
     #[serde(default)]
     #[schemars(range(max = COUNT_MAX))]
     pub eviction_calls: u32,
+    /// UID of the controller that made it: who keeps putting pods onto a node is told from record to record.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = NAME_MAX))]
+    pub owner_uid: String,
 }
 
 /// As `kubectl wait` expects it.

@@ -2,6 +2,7 @@
 //! waits until the very UIDs are gone. Nothing is polled. A pod that is on its way out already is not evicted again, so
 //! that a step which is taken up calls nobody twice.
 
+mod again;
 mod evict;
 mod jobs;
 mod look;
@@ -66,7 +67,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     scope.tell(&mut pods, drain);
     let storage = look::storage(&run.ctx.kube, &pods, drain, scope.other_devices()).await;
     let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
-    let plan = plan(
+    let mut plan = plan(
         pods,
         &Rules {
             drain,
@@ -79,6 +80,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
             spared: scope.spared(),
         },
     );
+    hold_back(run, &mut plan);
     let skipped: Vec<PodRecord> = plan.leftovers().map(jobs::skipped_record).collect();
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);
@@ -104,6 +106,19 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     run.status.steps[index].pods = work.records();
     result?;
     work.outcome()
+}
+
+/// Leaves alone whose owner has put it onto this node again and again; who waives the cooldown by hand means to try once more.
+fn hold_back(run: &mut Run<'_>, plan: &mut Plan) {
+    if run.command.ignore_cooldown {
+        return;
+    }
+    let all = run.ctx.actions.all();
+    let actions = all.iter().map(|action| &**action);
+    let evicted = again::evicted(actions, run.command.target.node.uid.as_str(), &run.command.id.to_string());
+    for (owner, told) in again::hold_back(plan, &evicted) {
+        tell(run, &format!("again-{owner}"), told);
+    }
 }
 
 /// The pods that this drain is about, as our watch shows them: for the intent, so that whoever takes it up before the

@@ -25,7 +25,8 @@ pub fn standing_marks<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone)
 }
 
 /// Up to which plan revision each node was released.
-fn released<'a>(actions: impl Iterator<Item = &'a HealAction>) -> BTreeMap<&'a str, u64> {
+#[must_use]
+pub fn released<'a>(actions: impl Iterator<Item = &'a HealAction>) -> BTreeMap<&'a str, u64> {
     let mut released: BTreeMap<&str, u64> = BTreeMap::new();
     for action in actions.filter(|action| is_release(action)) {
         let known = released.entry(&action.spec.node_uid).or_default();

@@ -417,14 +417,7 @@ impl Job {
     }
 
     fn record(&self) -> PodRecord {
-        PodRecord {
-            namespace: self.pod.namespace.clone(),
-            name: self.pod.name.clone(),
-            uid: self.pod.uid.clone(),
-            state: self.word().to_owned(),
-            reason: self.reason.clone(),
-            eviction_calls: self.calls,
-        }
+        record(&self.pod, self.word(), self.reason.clone(), self.calls)
     }
 }
 
@@ -434,25 +427,23 @@ fn finalizers(pod: &PodFacts) -> String {
 
 /// The record of a pod that is to go.
 pub(super) fn planned_record(pod: &PodFacts) -> PodRecord {
-    PodRecord {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        uid: pod.uid.clone(),
-        state: "planned".to_owned(),
-        reason: String::new(),
-        eviction_calls: 0,
-    }
+    record(pod, "planned", String::new(), 0)
 }
 
 /// The record of a pod that stays.
 pub(super) fn skipped_record(skipped: &Skipped) -> PodRecord {
+    record(&skipped.pod, "skipped", skipped.why.clone(), 0)
+}
+
+fn record(pod: &PodFacts, state: &str, reason: String, eviction_calls: u32) -> PodRecord {
     PodRecord {
-        namespace: skipped.pod.namespace.clone(),
-        name: skipped.pod.name.clone(),
-        uid: skipped.pod.uid.clone(),
-        state: "skipped".to_owned(),
-        reason: skipped.why.clone(),
-        eviction_calls: 0,
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        state: state.to_owned(),
+        reason,
+        eviction_calls,
+        owner_uid: pod.owner.as_ref().map(|owner| owner.uid.clone()).unwrap_or_default(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_spoke_core::drain::PodFacts;
 
+use super::record;
 use crate::healaction::PodRecord;
 
 /// From so many new pods on, their owner keeps coming back. One may have been bound before the scheduler saw the taint, and a
@@ -106,15 +107,7 @@ impl Returns {
     /// Of those that are here.
     pub(super) fn records(&self) -> Vec<PodRecord> {
         let here = self.0.values().flat_map(|returned| returned.here.values().map(|pod| (pod, &returned.owner)));
-        here.map(|(pod, owner)| PodRecord {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            state: "skipped".to_owned(),
-            reason: format!("{CAME_LATER}: one of {owner}"),
-            eviction_calls: 0,
-        })
-        .collect()
+        here.map(|(pod, owner)| record(pod, "skipped", format!("{CAME_LATER}: one of {owner}"), 0)).collect()
     }
 }
 
