@@ -86,6 +86,8 @@ enum Turn {
     Mark {
         cordon: bool,
     },
+    /// The last mark's command is taken up by another leader, which does not know whether its patch was sent.
+    Adopt,
     Release,
 }
 
@@ -94,6 +96,7 @@ fn turn() -> impl Strategy<Value = Turn> {
         4 => foreign().prop_map(Turn::Others),
         1 => Just(Turn::Others(Foreign::Unlabel)),
         3 => any::<bool>().prop_map(|cordon| Turn::Mark { cordon }),
+        2 => Just(Turn::Adopt),
         2 => Just(Turn::Release),
     ]
 }
@@ -103,6 +106,8 @@ struct Shared {
     server: Value,
     alone: Value,
     plan_rev: u64,
+    /// What the last mark asked for, under which revision.
+    marked: Option<(Want, u64)>,
     /// The record of the mark that stands, and what the hub has gathered of all since the last release.
     record: Undo,
     asked: Undo,
@@ -137,6 +142,26 @@ impl Shared {
                 Err(status) => prop_assert!(!came.is_empty() && matches!(status, 409 | 422), "{}: {:?}", status, came),
             }
         }
+    }
+}
+
+impl Shared {
+    /// Marks it under a revision, and keeps the record as spoke and hub do.
+    fn mark(&mut self, between: &mut impl Iterator<Item = Vec<Foreign>>, want: Want, plan_rev: u64) -> Result<(), TestCaseError> {
+        let undo = self.ours(between, |read, node| {
+            // A person who has taken something away is obeyed.
+            if want.taken_away(read, plan_rev).is_some() {
+                return (None, node.record.clone());
+            }
+            match mark(read, want, stamp(plan_rev), &node.record) {
+                Marking::Write { undo, patch } => (Some(patch), undo),
+                Marking::Done { undo } => (None, undo),
+            }
+        })?;
+        self.asked.fields.retain(|old| undo.fields.iter().all(|new| new.kind != old.kind));
+        self.asked.fields.extend(undo.fields.clone());
+        self.record = undo;
+        Ok(())
     }
 }
 
@@ -191,30 +216,28 @@ proptest! {
         turns in proptest::collection::vec(turn(), 1..14),
         between in proptest::collection::vec(proptest::collection::vec(foreign(), 0..2), 0..12),
     ) {
-        let mut node = Shared { server: bare(), alone: bare(), plan_rev: 0, record: Undo::default(), asked: Undo::default() };
+        let mut node = Shared { server: bare(), alone: bare(), plan_rev: 0, marked: None, record: Undo::default(), asked: Undo::default() };
         let mut between = between.into_iter();
         for turn in turns.into_iter().chain([Turn::Release]) {
             node.plan_rev += 1;
             match turn {
                 Turn::Others(op) => node.others(&op),
                 Turn::Mark { cordon } => {
-                    let undo = node.ours(&mut between, |read, node| {
-                        match mark(read, Want { cordon, ..ALL }, stamp(node.plan_rev), &node.record) {
-                            Marking::Write { undo, patch } => (Some(patch), undo),
-                            Marking::Done { undo } => (None, undo),
-                        }
-                    })?;
+                    let want = Want { cordon, ..ALL };
+                    node.marked = Some((want, node.plan_rev));
+                    node.mark(&mut between, want, node.plan_rev)?;
                     prop_assert!(facts(&node.server).has_taint(TAINT_FAULTY));
-                    node.asked.fields.retain(|old| undo.fields.iter().all(|new| new.kind != old.kind));
-                    node.asked.fields.extend(undo.fields.clone());
-                    node.record = undo;
+                }
+                Turn::Adopt => {
+                    let Some((want, plan_rev)) = node.marked else { continue };
+                    node.mark(&mut between, want, plan_rev)?;
                 }
                 Turn::Release => {
                     node.ours(&mut between, |read, node| {
                         let plan = release(read, &node.record, &node.asked, stamp(node.plan_rev)).unwrap();
                         (Some(plan.patch), ())
                     })?;
-                    (node.record, node.asked) = (Undo::default(), Undo::default());
+                    (node.record, node.asked, node.marked) = (Undo::default(), Undo::default(), None);
                     let (is, without) = (facts(&node.server), facts(&node.alone));
                     prop_assert!(!is.marked(), "{:?}", is);
                     prop_assert_eq!(is.unschedulable, without.unschedulable);
