@@ -255,7 +255,16 @@ pub const RIGHTS: &[Right] = &[
         resource: "persistentvolumeclaims",
         names: &[],
         verbs: &["get"],
-        why: "Whether the claims of such a pod are bound.",
+        why: "Whether the claims of such a pod are bound, and to which volumes.",
+    },
+    Right {
+        grant: Grant::Heal,
+        place: Place::Cluster,
+        group: "storage.k8s.io",
+        resource: "volumeattachments",
+        names: &[],
+        verbs: &["list"],
+        why: "Whether those volumes can follow the pod, and which of them a dead node keeps.",
     },
     Right {
         grant: Grant::Heal,

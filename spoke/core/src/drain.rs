@@ -6,6 +6,7 @@ mod answer;
 pub mod device;
 pub mod pod;
 pub mod users;
+pub mod volume;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -88,6 +89,18 @@ impl Plan {
     /// Pods that are to go, in order.
     pub fn planned(&self) -> impl Iterator<Item = &Planned> {
         self.stateless.iter().chain(&self.stateful)
+    }
+
+    /// Takes from those that are to go whom there is a reason to leave where they are: they stay, and hold their GPUs.
+    pub fn hold_back(&mut self, why: impl Fn(&PodFacts) -> Option<String>) {
+        for list in [&mut self.stateless, &mut self.stateful] {
+            for planned in std::mem::take(list) {
+                match why(&planned.pod) {
+                    Some(why) => self.skipped.push(Skipped { pod: planned.pod, why, holds_gpu: true }),
+                    None => list.push(planned),
+                }
+            }
+        }
     }
 
     /// Pods that hold a GPU and stay: while there is one, nobody may say that the node is drained.

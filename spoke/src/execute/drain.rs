@@ -7,6 +7,7 @@ mod evict;
 mod jobs;
 mod look;
 mod scope;
+mod volumes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,6 +82,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         },
     );
     hold_back(run, &mut plan);
+    volumes::hold_back(&run.ctx.kube, &mut plan, &storage.volumes).await;
     let skipped: Vec<PodRecord> = plan.leftovers().map(jobs::skipped_record).collect();
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);
@@ -95,6 +97,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         skipped,
         spared: spared(&plan).collect(),
         scope: scope.words(&plan),
+        kept: String::new(),
         index,
     };
     let (node, pods) = (&run.command.target.node.name, work.jobs.len());
@@ -105,6 +108,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     }
     run.status.steps[index].pods = work.records();
     result?;
+    work.kept = volumes::kept(&run.ctx.kube, node.as_str(), &work.jobs.stuck_pods(), &storage.volumes).await;
     work.outcome()
 }
 
@@ -183,6 +187,8 @@ struct Work {
     spared: Vec<PodRecord>,
     /// What became of the wish to drain one GPU alone.
     scope: String,
+    /// What to say of volumes that a dead node keeps.
+    kept: String,
     /// Pods that went while somebody else was at work on this drain.
     gone_before: Vec<PodRecord>,
     index: usize,
@@ -295,7 +301,9 @@ impl Work {
         if left.is_empty() && stuck.is_empty() {
             return Ok(message);
         }
-        Err(Halt::failed(format!("not drained: {message}; left: {}", [left, stuck].concat().join("; "))))
+        let kept = Some(self.kept.clone()).filter(|kept| !kept.is_empty());
+        let all: Vec<_> = left.into_iter().chain(stuck).chain(kept).collect();
+        Err(Halt::failed(format!("not drained: {message}; left: {}", all.join("; "))))
     }
 }
 

@@ -256,6 +256,11 @@ impl World {
 
     /// The pod of a replicated owner, with a bound claim.
     pub(crate) async fn stateful_pod(&self, name: &str, node: &str) -> Value {
+        self.stateful_pod_with(name, node, json!({})).await
+    }
+
+    /// The same with more to it.
+    pub(crate) async fn stateful_pod_with(&self, name: &str, node: &str, extra: Value) -> Value {
         let (claim, volume) = (format!("data-{name}"), format!("{}-{name}", self.ns));
         let storage = json!({"storage": "1Gi"});
         self.post(
@@ -278,7 +283,20 @@ impl World {
         settled::is_true("the claim is bound", || async { self.get(&path).await.unwrap()["status"]["phase"] == "Bound" }).await;
         let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
         let metadata = json!({"labels": {"app": "db"}, "ownerReferences": owner("StatefulSet", "db")});
-        self.gpu_pod(name, node, json!({"metadata": metadata, "spec": {"volumes": volumes}})).await
+        let mut all = json!({"metadata": metadata, "spec": {"volumes": volumes}});
+        json_patch::merge(&mut all, &extra);
+        self.gpu_pod(name, node, all).await
+    }
+
+    /// A stateful pod's volume, as its attacher says how it stands on a node. Gives the object's path.
+    pub(crate) async fn attachment(&self, pod: &str, node: &str, status: Value) -> String {
+        let attachments = "/apis/storage.k8s.io/v1/volumeattachments";
+        let (volume, name) = (format!("{}-{pod}", self.ns), format!("csi-{}-{pod}", self.ns));
+        let spec = json!({"attacher": "csi.example.com", "nodeName": self.name(node), "source": {"persistentVolumeName": volume}});
+        self.post(attachments, &json!({"metadata": {"name": name}, "spec": spec})).await;
+        let path = format!("{attachments}/{name}");
+        self.merge(&format!("{path}/status"), &json!({"status": status})).await;
+        path
     }
 
     /// A budget that leaves at least one pod of an app.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuheal_spoke_core::drain::{Plan, Planned, Skipped, pod::Owner};
+use gpuheal_spoke_core::drain::{Plan, PodFacts, pod::Owner};
 
 use crate::healaction::{self, HealAction, PodRecord};
 
@@ -33,32 +33,22 @@ pub(super) fn evicted<'a>(
     counts
 }
 
-/// One that was only asked for, and refused to the end, was not.
+/// One whose eviction was refused to the end was not, nor one that had done its work before it was asked for.
 fn was_evicted(pod: &PodRecord) -> bool {
-    matches!(pod.state.as_str(), "gone" | "evicting" | "failed")
+    pod.eviction_calls > 0 && matches!(pod.state.as_str(), "gone" | "evicting" | "failed")
 }
 
 /// Takes from the plan whose owner has had its evictions: they stay, and the node is not called drained. Gives what to tell people,
 /// with the owner's UID.
 pub(super) fn hold_back(plan: &mut Plan, evicted: &BTreeMap<String, usize>) -> Vec<(String, String)> {
-    let mut told = BTreeMap::new();
-    let Plan { stateless, stateful, skipped, .. } = plan;
-    for list in [stateless, stateful] {
-        let (stay, go): (Vec<Planned>, Vec<Planned>) = std::mem::take(list).into_iter().partition(|one| had_enough(one, evicted));
-        *list = go;
-        for Planned { pod, .. } in stay {
-            let Some(owner) = &pod.owner else { continue };
-            let why = words(owner, &pod.namespace, evicted.get(&owner.uid).copied().unwrap_or_default());
-            told.insert(owner.uid.clone(), why.clone());
-            skipped.push(Skipped { pod, why, holds_gpu: true });
-        }
-    }
+    let had_enough = |pod: &PodFacts| {
+        let owner = pod.owner.as_ref()?;
+        let count = evicted.get(&owner.uid).filter(|count| **count >= COMMANDS_MAX)?;
+        Some((owner.uid.clone(), words(owner, &pod.namespace, *count)))
+    };
+    let told: BTreeMap<String, String> = plan.planned().filter_map(|planned| had_enough(&planned.pod)).collect();
+    plan.hold_back(|pod| had_enough(pod).map(|(_, why)| why));
     told.into_iter().collect()
-}
-
-fn had_enough(planned: &Planned, evicted: &BTreeMap<String, usize>) -> bool {
-    let count = planned.pod.owner.as_ref().and_then(|owner| evicted.get(&owner.uid));
-    count.is_some_and(|count| *count >= COMMANDS_MAX)
 }
 
 fn words(owner: &Owner, namespace: &str, count: usize) -> String {
@@ -72,13 +62,18 @@ fn words(owner: &Owner, namespace: &str, count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use gpuheal_proto::command::CommandState;
-    use gpuheal_spoke_core::drain::PodFacts;
+    use gpuheal_spoke_core::drain::Planned;
 
     use super::*;
     use crate::healaction::{HealActionSpec, HealActionStatus, StepRecord};
 
     fn drained(plan_revision: u64, states: &[&str]) -> HealAction {
-        let pod = |state: &&str| PodRecord { state: (*state).to_owned(), owner_uid: "o1".into(), ..PodRecord::default() };
+        let pod = |state: &&str| PodRecord {
+            state: (*state).to_owned(),
+            eviction_calls: 1,
+            owner_uid: "o1".into(),
+            ..PodRecord::default()
+        };
         let spec = HealActionSpec { node_uid: "u1".into(), plan_revision, ..HealActionSpec::default() };
         let mut action = HealAction::named(&format!("c{plan_revision}"), "ns", spec);
         let step = StepRecord { pods: states.iter().map(pod).collect(), ..StepRecord::default() };

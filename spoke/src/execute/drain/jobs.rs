@@ -364,6 +364,11 @@ impl Jobs {
         stuck.chain(self.returns.leftovers()).collect()
     }
 
+    /// Pods that we stopped waiting for.
+    pub(super) fn stuck_pods(&self) -> Vec<PodFacts> {
+        self.by_uid.values().filter(|job| job.state == State::Stuck).map(|job| job.pod.clone()).collect()
+    }
+
     /// Those that are not gone, in words.
     pub(super) fn open(&self) -> String {
         let open: Vec<_> =

@@ -12,7 +12,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::super::api::{Error, Kube};
+use super::{
+    super::api::{Error, Kube},
+    volumes::Volumes,
+};
 use crate::watch::{NodeEntry, Nodes};
 
 /// Put on a node by Kubernetes' node lifecycle controller when its kubelet has not been heard of for 50 s.
@@ -28,6 +31,8 @@ pub(super) struct Storage {
     pub(super) allowed: BTreeSet<String>,
     /// Bound claims, `namespace/name`.
     pub(super) bound: BTreeSet<String>,
+    /// What they are bound to.
+    pub(super) volumes: Volumes,
 }
 
 /// A pod from the API's type.
@@ -115,7 +120,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
         let api: Api<PersistentVolumeClaim> = Api::namespaced(kube.client(), &namespace);
         match kube.call("get claim", api.get(&claim)).await {
             Ok(found) if found.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") => {
-                known.bound.insert(format!("{namespace}/{claim}"));
+                let claim = format!("{namespace}/{claim}");
+                known.volumes.extend(found.spec.and_then(|spec| spec.volume_name).map(|volume| (claim.clone(), volume)));
+                known.bound.insert(claim);
             }
             Ok(_) => {}
             Err(error) => {

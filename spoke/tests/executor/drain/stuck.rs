@@ -18,6 +18,7 @@ use crate::{
 testkube::claims![
     a_finalizer_that_holds_a_pod_is_named_with_who_set_it,
     a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not,
+    volumes_that_a_silent_node_keeps_are_named_and_one_that_cannot_follow_keeps_its_pod,
 ];
 
 /// Sends a drain of `n1`, whose `web-1` hangs, and waits until `web-1` should have been gone for half a minute.
@@ -70,4 +71,36 @@ async fn a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not
         "{}",
         end.reason
     );
+}
+
+async fn volumes_that_a_silent_node_keeps_are_named_and_one_that_cannot_follow_keeps_its_pod(w: World) {
+    w.allow_stateful_eviction().await;
+    let hangs = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 1}});
+    w.stateful_pod_with("db-0", "n1", hangs).await;
+    w.stateful_pod("db-1", "n1").await;
+    // A third of them, so that neither is the only ready one.
+    w.stateful_pod("db-2", "n2").await;
+    w.attachment("db-0", "n1", json!({"attached": true})).await;
+    // An attacher that could not detach it from where it was before.
+    let broken = w.attachment("db-1", "n2", json!({"attached": true, "detachError": {"message": "device busy"}})).await;
+    let person = w.admin.clone();
+    let path = format!("/api/v1/nodes/{}/status", w.name("n1"));
+    let silent = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "x", "message": "x"}]}});
+    raw::patch(&person, &path, raw::STRATEGIC_MERGE_PATCH, &silent).await.expect(200);
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.sees(&w, "n1").await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Failed);
+    let why = |volume: &str, words: &str| format!("{}-{volume}{words}", w.ns);
+    let stays = format!("volume {}", why("db-1", &format!(" cannot be detached from node {}: device busy", w.name("n2"))));
+    assert!(end.reason.contains(&stays), "{}", end.reason);
+    assert!(end.reason.contains(&format!("still attached to it: {}; once the machine", why("db-0", ""))), "{}", end.reason);
+    assert!(w.evictions().await.iter().all(|entry| entry.name == "db-0"));
+
+    w.merge(&format!("{broken}/status"), &json!({"status": {"detachError": null}})).await;
+    w.delete_now("db-0").await;
+    w.gone("db-0").await;
+    let end = spoke.carry_out(&w.command("n1", 2, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert_eq!(w.evictions().await.iter().filter(|entry| entry.name == "db-1").count(), 1, "{}", end.reason);
 }

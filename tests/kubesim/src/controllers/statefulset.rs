@@ -88,14 +88,18 @@ fn create(store: &Store, set: &Value, ordinal: i64, hash: &str) {
     super::settle(store.create(pod), "create a pod");
 }
 
-/// Claims find a volume at once.
+/// Claims find a volume at once, the one that they ask for if they name one.
 pub(super) fn bind_claim(store: &Store, key: &ObjKey) {
     let Some(claim) = store.load(super::CLAIMS, key).map(|stored| stored.bare()) else { return };
     if obj::text(&claim, "/status/phase") != "Pending" {
         return;
     }
+    let volume = match obj::text(&claim, "/spec/volumeName") {
+        "" => format!("pvc-{}", obj::uid(&claim)),
+        asked => asked.to_owned(),
+    };
     let patch = json!({
-        "spec": { "volumeName": format!("pvc-{}", obj::uid(&claim)) },
+        "spec": { "volumeName": volume },
         "status": { "phase": "Bound", "accessModes": claim["spec"]["accessModes"], "capacity": claim["spec"]["resources"]["requests"] },
     });
     super::settle(store.patch_merge("persistentvolumeclaims", &key.namespace, &key.name, &patch), "bind a claim");
