@@ -1,6 +1,9 @@
-//! The crash points of docs/link.md's failure table, each played once with the real programs: a GPU breaks, a hub or the
-//! leading spoke dies at a point with a name, as by kill -9, and is started again as it ships. What broke must then be
-//! healed, once. Who dies is a build with the feature `fail-points`; everybody else is what ships.
+//! The crash points of docs/link.md's failure table, each played with the real programs: a GPU breaks, a hub, the leading spoke,
+//! or one spoke after the other dies at a point with a name, as by kill -9, and is started again as it ships. What broke must
+//! then be healed, once: evictions are compared with pods by UID. Who dies is a build with the feature `fail-points`; everybody
+//! else is what ships.
+
+mod points;
 
 use std::{
     os::unix::process::ExitStatusExt as _,
@@ -11,9 +14,11 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
+pub use self::points::{CRASHES, Cause, Crash, Who};
 use crate::{
     alert::{self, Alert},
-    cluster::{Kind, Machine},
+    chaos::effects,
+    cluster::{Kind, Machine, SpokeSettings},
     facts,
     fleet::{ClusterPlan, Fleet, Plan, inventory_known},
     invariants::{self, COUNTED, Left},
@@ -34,78 +39,12 @@ const NODES: usize = 3;
 const AT_ONCE: usize = 5;
 /// So that five are within 60 %.
 const NODES_FOR_MANY: usize = 9;
+/// The point that only a drain of some seconds comes to: its record is written two seconds after it began.
+const PROGRESS: &str = "execute.progress-written";
+/// Grace in seconds of a pod that takes so long to end, and how long that is in milliseconds.
+const SLOW_POD: (u32, u32) = (8, 5_000);
 /// What a program that aborts ends with.
 const SIGABRT: i32 = 6;
-
-/// Who dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// The only hub.
-    Hub,
-    /// The spoke that leads.
-    Leader,
-}
-
-/// What happens first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// One GPU falls off the bus: Xid 79, and a GPU less to allocate.
-    Xid,
-    /// The same on several nodes, of which a single webhook tells before anybody has seen it.
-    Many,
-    /// A person asks for a mark.
-    Person,
-}
-
-/// One crash.
-#[derive(Clone, Copy, Debug)]
-pub struct Crash {
-    /// Of the failure table.
-    pub row: &'static str,
-    /// Its fail point.
-    pub point: &'static str,
-    /// Whose.
-    pub who: Who,
-    /// After what.
-    pub cause: Cause,
-}
-
-const fn hub(row: &'static str, point: &'static str, cause: Cause) -> Crash {
-    Crash { row, point, who: Who::Hub, cause }
-}
-
-const fn leader(row: &'static str, point: &'static str) -> Crash {
-    Crash { row, point, who: Who::Leader, cause: Cause::Xid }
-}
-
-/// Every fail point of hub and spoke.
-pub const CRASHES: [Crash; 25] = [
-    leader("1", "journal.before-write"),
-    leader("1", "journal.before-sync"),
-    leader("2", "journal.synced"),
-    leader("2", "send.before"),
-    hub("3", "ingest.received", Cause::Xid),
-    hub("3", "ingest.before-commit", Cause::Xid),
-    hub("4", "ingest.committed", Cause::Xid),
-    leader("4", "send.acked"),
-    hub("5", "decide.claimed", Cause::Many),
-    hub("6", "decide.before-commit", Cause::Many),
-    hub("7", "sign.before", Cause::Person),
-    hub("7", "sign.before-commit", Cause::Person),
-    hub("8", "deliver.put", Cause::Xid),
-    hub("8", "deliver.before-note", Cause::Xid),
-    leader("10", "verify.received"),
-    leader("10", "execute.before-intent"),
-    leader("11", "execute.intent-written"),
-    leader("11", "execute.before-patch"),
-    leader("12", "execute.node-patched"),
-    leader("12", "execute.evicted"),
-    leader("14", "execute.before-outcome"),
-    leader("15", "execute.outcome-written"),
-    leader("15", "report.acked"),
-    hub("15", "settle.before-commit", Cause::Xid),
-    hub("15", "settle.committed", Cause::Xid),
-];
 
 /// The programs that can die.
 #[derive(Clone, Debug)]
@@ -138,7 +77,7 @@ pub async fn play(crash: &Crash, dying: &Dying, database_url: String) -> Result<
     let mut fleet = Fleet::without_spokes(plan, Some(database_url), |_| {}).await?;
     match played(&mut fleet, crash, dying).await {
         Ok(()) => Ok(began.elapsed()),
-        Err(error) => Err(fleet.place.left_for(error, &format!("row {}, {}", crash.row, crash.point))),
+        Err(error) => Err(fleet.place.left_for(error, &format!("row {}, {}, {:?}", crash.row, crash.point, crash.who))),
     }
 }
 
@@ -147,21 +86,47 @@ async fn played(fleet: &mut Fleet, crash: &Crash, dying: &Dying) -> Result<()> {
     let broken = nodes_to_break(fleet, crash).await?;
     let pods: Vec<String> = gpu_pods(fleet, &broken).await?;
     happen(fleet, crash, &broken).await?;
-    died(fleet, crash).await?;
-    match crash.who {
-        Who::Hub => fleet.start_hub_again().await?,
-        Who::Leader => {
-            let (cluster, settings) = fleet.cluster_mut(CLUSTER)?;
-            cluster.start_replica("a", &settings).await?;
-        }
+    if crash.cause == Cause::Back {
+        healed_once(fleet, crash, &broken[0], &pods).await?;
+        repaired_and_released(fleet, &broken[0]).await?;
     }
+    die(fleet, crash).await?;
     if crash.cause == Cause::Many {
         show(fleet, &broken).await?;
     }
     for node in &broken {
-        healed_once(fleet, crash, node, &pods).await?;
+        if crash.cause == Cause::Back {
+            released_once(fleet, node).await?;
+        } else {
+            healed_once(fleet, crash, node, &pods).await?;
+        }
     }
+    let writes = fleet.cluster(CLUSTER)?.sim().context("the cluster is simulated")?.recorder().writes();
+    let twice = effects::evicted_twice(&writes);
+    ensure!(twice.is_empty(), "{twice:?}");
+    // Where several break, pods move from one of them to the next.
+    let (evicted, meant) = (effects::evicted_uids(&writes), pods.iter().map(String::as_str).collect());
+    let all = crash.cause != Cause::Many && crash.cause != Cause::Person;
+    ensure!(!all || evicted == meant, "{evicted:?} were evicted instead of {meant:?}");
     invariants_hold(fleet).await
+}
+
+/// Waits until whoever is to die has, and starts it again as it ships.
+async fn die(fleet: &mut Fleet, crash: &Crash) -> Result<()> {
+    if let Who::Heir { after } = crash.who {
+        died(replica(fleet, "a")?, after).await?;
+    }
+    died(dying_process(fleet, crash)?, crash.point).await?;
+    let again: &[&str] = match crash.who {
+        Who::Hub => return fleet.start_hub_again().await,
+        Who::Leader => &["a"],
+        Who::Heir { .. } => &["a", "b"],
+    };
+    let (cluster, settings) = fleet.cluster_mut(CLUSTER)?;
+    for replica in again {
+        cluster.start_replica(replica, &settings).await?;
+    }
+    Ok(())
 }
 
 /// A hub, a leader and a standby with some work to move; one of the first two is to die.
@@ -172,16 +137,24 @@ async fn start_with_one_who_dies(fleet: &mut Fleet, crash: &Crash, dying: &Dying
     }
     let (cluster, settings) = fleet.cluster_mut(CLUSTER)?;
     let pods = cluster.gpu_nodes().len() * 2;
-    let shape = Shape { replicas: u32::try_from(pods)?, gpus: 1, grace_s: 2, exit_after_ms: 200 };
+    let (grace_s, exit_after_ms) = if crash.point == PROGRESS { SLOW_POD } else { (2, 200) };
+    let shape = Shape { replicas: u32::try_from(pods)?, gpus: 1, grace_s, exit_after_ms };
     cluster.create(workload::deployment("train", shape)).await?;
     cluster.app_ready("train", pods).await?;
-    let mut first = settings.clone();
-    if crash.who == Who::Leader {
-        (first.program, first.dies_at) = (dying.spoke.clone(), Some(crash.point));
+    let mut each = [settings.clone(), settings];
+    let [a, b] = &mut each;
+    let dies = |spoke: &mut SpokeSettings, point| (spoke.program, spoke.dies_at) = (dying.spoke.clone(), Some(point));
+    match crash.who {
+        Who::Hub => {}
+        Who::Leader => dies(a, crash.point),
+        Who::Heir { after } => {
+            dies(a, after);
+            dies(b, crash.point);
+        }
     }
-    cluster.start_replica("a", &first).await?;
+    cluster.start_replica("a", &each[0]).await?;
     let leads = cluster.leader().await?;
-    cluster.start_replica("b", &settings).await?;
+    cluster.start_replica("b", &each[1]).await?;
     let cluster = fleet.cluster(CLUSTER)?;
     inventory_known(&fleet.pool, cluster).await?;
     // A scrape of every node, so that what breaks has a predecessor.
@@ -229,7 +202,7 @@ async fn gpu_pods(fleet: &Fleet, nodes: &[String]) -> Result<Vec<String>> {
 async fn happen(fleet: &Fleet, crash: &Crash, broken: &[String]) -> Result<()> {
     let webhook = fleet.cluster(CLUSTER)?.webhooks()[0].clone();
     match crash.cause {
-        Cause::Xid => show(fleet, broken).await,
+        Cause::Xid | Cause::Back => show(fleet, broken).await,
         Cause::Many => {
             let gpu = |node| fleet.cluster(CLUSTER).map(|cluster| cluster.exporter(node).gpus()[0].clone());
             let alerts = broken.iter().map(|node| Ok(Alert::xid(node, &gpu(node)?, 79, "2026-11-29T08:00:00.221Z".to_owned())));
@@ -257,31 +230,60 @@ async fn show(fleet: &Fleet, broken: &[String]) -> Result<()> {
     Ok(())
 }
 
+fn replica<'a>(fleet: &'a mut Fleet, letter: &str) -> Result<&'a mut Process> {
+    let (cluster, _) = fleet.cluster_mut(CLUSTER)?;
+    let replica = cluster.replicas().get_mut(&format!("{CLUSTER}-{letter}")).context("the replica was started")?;
+    Ok(&mut replica.process)
+}
+
 fn dying_process<'a>(fleet: &'a mut Fleet, crash: &Crash) -> Result<&'a mut Process> {
     match crash.who {
         Who::Hub => Ok(&mut fleet.hub),
-        Who::Leader => {
-            let (cluster, _) = fleet.cluster_mut(CLUSTER)?;
-            let replica = cluster.replicas().get_mut(&format!("{CLUSTER}-a")).context("the first replica was started")?;
-            Ok(&mut replica.process)
-        }
+        Who::Leader => replica(fleet, "a"),
+        Who::Heir { .. } => replica(fleet, "b"),
     }
 }
 
 /// It died, and there: otherwise nothing was shown.
-async fn died(fleet: &mut Fleet, crash: &Crash) -> Result<()> {
+async fn died(process: &mut Process, point: &str) -> Result<()> {
     let since = Instant::now();
-    let process = dying_process(fleet, crash)?;
     let end = loop {
         match process.end() {
             Some(end) => break end,
-            None if since.elapsed() > WITHIN => bail!("nobody came to this point within {WITHIN:?}\n{}", process.log_tail()),
+            None if since.elapsed() > WITHIN => bail!("nobody came to {point} within {WITHIN:?}\n{}", process.log_tail()),
             None => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
     let last = process.log_tail();
     ensure!(end.signal() == Some(SIGABRT), "it ended with {end} instead\n{last}");
-    ensure!(last.lines().any(|line| line == format!("dies at {}", crash.point)), "it died of something else\n{last}");
+    ensure!(last.lines().any(|line| line == format!("dies at {point}")), "it died of something else\n{last}");
+    Ok(())
+}
+
+/// A person has the GPU changed, and says so.
+async fn repaired_and_released(fleet: &Fleet, node: &str) -> Result<()> {
+    let cluster = fleet.cluster(CLUSTER)?;
+    cluster.exporter(node).change(|gpus| gpus[0].xid = 0);
+    cluster.set_allocatable(node, GPUS).await?;
+    let (code, _, errors) = fleet.ctl(&["release", node, "--cluster", CLUSTER, "--reason", "GPU changed"])?;
+    ensure!(code == 0, "gpuhealctl release {node} ended with {code}: {errors}");
+    Ok(())
+}
+
+/// The node is free again, by one write more than its mark's.
+async fn released_once(fleet: &Fleet, node: &str) -> Result<()> {
+    wait::until(&format!("the release of {node} to succeed"), WITHIN, || async {
+        let commands = facts::commands(&fleet.pool, CLUSTER, node).await?;
+        let done = commands.iter().any(|command| command.action == "release" && command.state == "SUCCEEDED");
+        let cluster = fleet.cluster(CLUSTER)?;
+        let free = !cluster.observer.marked_now(node)
+            && cluster.node(node).await?.spec.is_none_or(|spec| spec.unschedulable != Some(true));
+        Ok((done && free).then_some(()))
+    })
+    .await?;
+    let requests = fleet.cluster(CLUSTER)?.requests().await;
+    let writes = record::node_writes(&requests, node).iter().filter(|write| write.code == 200).count();
+    ensure!(writes == 2, "{node} was written {writes} times instead of twice");
     Ok(())
 }
 

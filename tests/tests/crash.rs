@@ -27,9 +27,9 @@ async fn whoever_dies_at_a_point_of_the_failure_table_what_broke_is_healed_once(
     let mut failed = vec![];
     while let Some((crash, outcome)) = played.next().await {
         match outcome {
-            Ok(took) => println!("row {:>2}  {:<24} {:>5.1} s", crash.row, crash.point, took.as_secs_f64()),
+            Ok(took) => println!("row {:>2}  {:<24} {:>5.1} s  {:?}", crash.row, crash.point, took.as_secs_f64(), crash.who),
             Err(error) => {
-                println!("row {:>2}  {:<24} FAILED", crash.row, crash.point);
+                println!("row {:>2}  {:<24} FAILED   {:?}", crash.row, crash.point, crash.who);
                 failed.push(format!("{error:#}"));
             }
         }

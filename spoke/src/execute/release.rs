@@ -30,8 +30,10 @@ pub(super) async fn release(run: &mut Run<'_>, asked: &Undo) -> Result<String, H
         let record = run.ctx.records.standing_undo(&facts, run.command);
         let release = plan(&facts, &record, asked, stamp).map_err(|error| Halt::failed(error.to_string()))?;
         run.guard.pass().await?;
+        dies_at!("execute.before-release");
         match patch_node(run, &release.patch).await? {
             Patched::Yes => {
+                dies_at!("execute.released");
                 let mut message = format!("restored {}", list(&release.restored));
                 if !release.left.is_empty() {
                     message = format!("{message}; left {}", release.left.join(", "));

@@ -114,6 +114,7 @@ pub(super) async fn run(
         if let Err(Halt::Lost(why)) = run.save().await {
             return Ended::Lost(why);
         }
+        dies_at!("execute.taken-up");
     } else {
         ctx.reports.tell(&run.action).await;
     }
@@ -179,6 +180,7 @@ impl Run<'_> {
             let result = self.step(index, step).await;
             self.end(index, &result);
             result?;
+            dies_at!("execute.step-done");
         }
         Ok(())
     }
@@ -316,7 +318,9 @@ impl Run<'_> {
             return Ok(());
         }
         self.started();
-        self.save().await
+        self.save().await?;
+        dies_at!("execute.progress-written");
+        Ok(())
     }
 
     /// When progress may be written next.

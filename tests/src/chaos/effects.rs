@@ -76,6 +76,12 @@ pub fn evicted_twice(records: &[Record]) -> Vec<String> {
     granted.into_iter().filter(|(_, records)| records.len() > 1).map(told).collect()
 }
 
+/// UIDs of the pods whose eviction was granted.
+#[must_use]
+pub fn evicted_uids(records: &[Record]) -> BTreeSet<&str> {
+    records.iter().filter_map(evicted).collect()
+}
+
 /// How many evictions were granted.
 #[must_use]
 pub fn evictions(records: &[Record]) -> usize {

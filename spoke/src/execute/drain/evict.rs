@@ -72,6 +72,7 @@ pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     if call.bypass {
         return delete(kube, call).await;
     }
+    dies_at!("execute.before-evict");
     match kube.raw("evict", request(call)).await {
         Ok(raw) => understand(kube, call, &raw).await,
         Err(error) => look_after(kube, call, error.to_string()).await,
