@@ -10,6 +10,7 @@ mod simulated;
 pub mod stages;
 pub mod stops;
 pub mod storm;
+pub mod takeover;
 
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,7 @@ use testkube::AuditEntry;
 use crate::{
     cluster::{Kind, Machine},
     fleet::{ClusterPlan, Fleet, Plan},
+    record,
     script::LEASE,
     seed::Seeded,
     wait, workload,
@@ -52,6 +54,8 @@ pub struct Figures {
     pub taint_ms: Vec<f64>,
     /// The same by the spans of [`stages::SPANS`], each sorted.
     pub stages_ms: Vec<Vec<f64>>,
+    /// Patches of the node per node that was only marked, lost races among them.
+    pub node_writes: f64,
     /// From the taint to the last GPU pod gone, less the pods' own time to end.
     pub drain_overhead_ms: Vec<f64>,
     /// Granted and refused eviction requests per pod.
@@ -106,6 +110,9 @@ async fn measured(fleet: &mut Fleet, faults: usize, seed: u64, say: &impl Fn(&st
     say(&format!("{faults} faults, one at a time"));
     let seen = marks(fleet, &names[DRAINED..], seed, &say).await?;
     (figures.taint_ms, figures.stages_ms) = stages::stages(&fleet.pool, &seen).await?;
+    let requests = fleet.cluster(CLUSTER)?.requests().await;
+    let writes: usize = seen.iter().map(|fault| record::node_writes(&requests, &fault.node).len()).sum();
+    figures.node_writes = writes as f64 / seen.len() as f64;
     say(&format!("{DRAINED} drains of one pod each"));
     drains(fleet, &names[..DRAINED], &mut figures).await?;
     let leader = fleet.cluster(CLUSTER)?.leader().await?;

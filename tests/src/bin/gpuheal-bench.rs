@@ -7,7 +7,7 @@ use clap::{Parser, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
 use gpuheal_tests::{
     cluster::Kind,
-    measure::{self, Figures, attached, ingest, memory, stops, storm},
+    measure::{self, Figures, attached, ingest, memory, stops, storm, takeover},
     output::{self, Format},
 };
 use serde_json::{Map, Value, json};
@@ -28,6 +28,8 @@ enum Measure {
     Storm,
     /// The stop switches: the fleet's, a cluster's own, a revoked identity.
     Stops,
+    /// How long nobody leads a cluster whose leader is killed, or told to end.
+    Takeover,
     /// What a large cluster costs its spoke.
     Memory,
 }
@@ -69,6 +71,9 @@ struct Args {
     /// stops: drains that are under way at each stop.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     drains: u16,
+    /// takeover: how often a leader is killed, and told to end.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    takeovers: u16,
     /// memory: nodes of the cluster.
     #[arg(long, default_value_t = 5000)]
     large_nodes: usize,
@@ -131,6 +136,10 @@ async fn run(args: &Args) -> Result<()> {
         let figures = stops::run(args.drains.into(), args.seed, POLICY, |what| eprintln!("stops: {what}")).await?;
         keep("stops", json!(figures), rows("until a stop has its effect, on kubesim".to_owned(), figures.rows()));
     }
+    if wanted(Measure::Takeover) {
+        let figures = takeover::run(args.takeovers.into(), args.seed, POLICY, |what| eprintln!("takeover: {what}")).await?;
+        keep("takeover", json!(figures), rows("until another leads, on kubesim".to_owned(), figures.rows()));
+    }
     if wanted(Measure::Memory) {
         let plan = memory::Plan {
             nodes: args.large_nodes,
@@ -178,10 +187,11 @@ fn empty() -> Table {
 
 type Row = (&'static str, &'static str, fn(&Figures) -> String);
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 10] = [
     ("fault visible to taint, P50", "10 ms", |f| format!("{:.1} ms", f.taint_at(0.5))),
     ("fault visible to taint, P99", "25 ms", |f| format!("{:.1} ms", f.taint_at(0.99))),
     ("fault visible to taint, worst", "", |f| format!("{:.1} ms", f.taint_at(1.0))),
+    ("node writes per quarantined node", "1", |f| format!("{:.2}", f.node_writes)),
     ("drain beyond the pods' own time, P50", "200 ms", |f| format!("{:.1} ms", f.drain_at(0.5))),
     ("drain beyond the pods' own time, worst", "", |f| format!("{:.1} ms", f.drain_at(1.0))),
     ("eviction calls per pod", "1.0", |f| format!("{:.2}", f.evictions_per_pod)),
