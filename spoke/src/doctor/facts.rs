@@ -30,6 +30,8 @@ pub struct Facts {
     pub crd: Seen<Option<Value>>,
     /// Our admission policies and their bindings that are there.
     pub policies: Seen<Vec<Value>>,
+    /// Webhooks that may change a node as it is written.
+    pub mutators: Seen<Vec<Mutator>>,
     /// Our Lease.
     pub lease: Seen<Option<Lease>>,
     /// The fence's data.
@@ -76,6 +78,15 @@ pub struct Account {
     pub beyond: Vec<String>,
 }
 
+/// A mutating webhook whose rules take in changes of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mutator {
+    /// Its own name and that of its configuration.
+    pub name: String,
+    /// A selector or a condition says of which: whether our patches are among them nobody can tell here.
+    pub conditional: bool,
+}
+
 /// Our Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
@@ -109,6 +120,8 @@ pub struct Exporter {
     pub address: String,
     /// Metrics that its page has, or why there is none.
     pub page: Seen<BTreeSet<Metric>>,
+    /// None of its GPUs has ECC memory, by their models.
+    pub without_ecc: bool,
 }
 
 /// The webhook's listener.

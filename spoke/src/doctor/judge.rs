@@ -1,5 +1,6 @@
 //! Pure: what follows from what was seen. No clock, no network; each group of findings is a file.
 
+mod admission;
 mod gpus;
 mod install;
 mod workloads;

@@ -4,7 +4,7 @@
 use gpuheal_spoke::rights::Grant;
 use kubesim::build;
 use serde_json::{Value, json};
-use testkube::raw;
+use testkube::{raw, settled};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
@@ -18,6 +18,9 @@ testkube::claims![
     it_names_what_a_drain_would_meet,
     the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told,
     a_right_to_change_nodes_without_its_policy_is_a_problem,
+    a_policy_that_somebody_narrowed_is_told_with_the_place,
+    a_right_to_two_objects_is_not_held_with_one_of_them,
+    a_webhook_that_may_change_what_we_write_to_nodes_is_told,
     it_says_which_exporters_lack_what,
     it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing,
     it_changes_nothing,
@@ -179,6 +182,78 @@ async fn a_right_to_change_nodes_without_its_policy_is_a_problem(w: World) {
     gone.is("problem", "admission", &name, "ValidatingAdmissionPolicyBinding is missing");
     gone.is("problem", "admission", &name, "ValidatingAdmissionPolicy is not the one of this spoke");
     assert_eq!(gone.code, Some(1));
+}
+
+async fn a_policy_that_somebody_narrowed_is_told_with_the_place(w: World) {
+    let args = ["--namespace", &*w.home, "--mode", "mark", "-o", "json"];
+    let admission = "/apis/admissionregistration.k8s.io/v1";
+    let name = format!("{}-spoke-nodes", w.home);
+    let selector = json!({"matchLabels": {"looked-at": "true"}});
+    let fewer = json!({"spec": {"matchConstraints": {"objectSelector": selector}}});
+    raw::patch(&w.admin, &format!("{admission}/validatingadmissionpolicies/{name}"), raw::MERGE_PATCH, &fewer).await.expect(200);
+    let elsewhere = json!({"spec": {"matchResources": {"objectSelector": selector}}});
+    let bindings = format!("{admission}/validatingadmissionpolicybindings/{name}");
+    raw::patch(&w.admin, &bindings, raw::MERGE_PATCH, &elsewhere).await.expect(200);
+    let said = doctor(&w.admin_kubeconfig(), &args).await;
+    said.is(
+        "problem",
+        "admission",
+        &name,
+        "ValidatingAdmissionPolicy is not the one of this spoke: spec.matchConstraints.objectSelector",
+    );
+    said.is("problem", "admission", &name, "ValidatingAdmissionPolicyBinding is not the one of this spoke: spec.matchResources");
+    assert_eq!(said.code, Some(1));
+}
+
+async fn a_right_to_two_objects_is_not_held_with_one_of_them(w: World) {
+    // On kubesim everybody may do everything.
+    if !w.is_kubernetes() {
+        return;
+    }
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let name = format!("{}-spoke-observe", w.home);
+    let mut role = w.get(&format!("{roles}/{name}")).await.unwrap();
+    let rules = role["rules"].as_array_mut().unwrap();
+    let by_name = rules.iter_mut().find(|rule| rule["resources"] == json!(["namespaces"])).unwrap();
+    assert_eq!(by_name["resourceNames"], json!([w.home, "kube-system"]));
+    by_name["resourceNames"] = json!([w.home]);
+    raw::put(&w.admin, &format!("{roles}/{name}"), &role).await.expect(200);
+    // The name alone: what heal gives besides it would be the right to all of them.
+    let heal = format!("{roles}/{}-spoke-heal", w.home);
+    raw::delete(&w.admin, &heal, None).await.expect(200);
+    settled::is_true("the lost right is told", || async {
+        let said = doctor(&w.admin_kubeconfig(), &["--namespace", &w.home, "--mode", "observe", "-o", "json"]).await;
+        said.finding("rights", &account::user(&w.home), "rights for observe: get namespaces").is_some()
+    })
+    .await;
+}
+
+async fn a_webhook_that_may_change_what_we_write_to_nodes_is_told(w: World) {
+    let args = ["--namespace", &*w.home, "--mode", "mark", "-o", "json"];
+    let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let webhook = |name: &str, resources: &[&str], looks_at: Value| {
+        json!({"name": format!("{name}.example.com"), "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+            "clientConfig": {"url": "https://127.0.0.1:1/"}, "objectSelector": looks_at,
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": resources}]})
+    };
+    // No node of the claims has that label.
+    let some = json!({"matchLabels": {"looked-at-by": w.home}});
+    let webhooks =
+        json!([webhook("some", &["nodes"], some), webhook("pods", &["pods/status"], json!({"matchLabels": {"a": w.home}}))]);
+    let name = format!("mutates-{}", w.home);
+    w.post(configurations, &json!({"metadata": {"name": name}, "webhooks": webhooks})).await;
+    let said = doctor(&w.admin_kubeconfig(), &args).await;
+    let note = said.is("note", "mutating", "", &format!("some.example.com of {name}"));
+    assert!(!note["found"].as_str().unwrap().contains("pods.example.com"), "{note}");
+    // On kubesim no webhook is asked: there it stands in nobody's way.
+    if !w.is_kubernetes() {
+        let all = json!([webhook("all", &["*"], json!({}))]);
+        w.merge(&format!("{configurations}/{name}"), &json!({"webhooks": all})).await;
+        let said = doctor(&w.admin_kubeconfig(), &args).await;
+        let warned = said.is("warning", "mutating", "", "webhooks may change nodes as we write them: all.example.com");
+        assert!(warned["next"].as_str().unwrap().contains("403"), "{warned}");
+    }
+    raw::delete(&w.admin, &format!("{configurations}/{name}"), None).await.expect(200);
 }
 
 async fn it_says_which_exporters_lack_what(w: World) {

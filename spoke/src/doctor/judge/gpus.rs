@@ -80,7 +80,9 @@ fn exporters(with_gpus: &[&str], known: &[Exporter], all: &mut Vec<Finding>) {
     for exporter in known {
         match &exporter.page {
             Ok(page) => {
-                let lacks = (0..NEEDED.len()).filter(|at| !NEEDED[*at].1.iter().any(|metric| page.contains(metric)));
+                let has = |at: &usize| NEEDED[*at].1.iter().any(|metric| page.contains(metric));
+                let none_to_have = |at: &usize| exporter.without_ecc && NEEDED[*at].0.ends_with("ECC errors");
+                let lacks = (0..NEEDED.len()).filter(|at| !has(at) && !none_to_have(at));
                 lacking.entry(lacks.collect()).or_default().push(&exporter.node);
             }
             Err(why) => unreachable.entry(why).or_default().push(&exporter.address),

@@ -6,7 +6,10 @@ use gpuheal_proto::kubernetes::{CONFIG_MAP, FENCE, LEASE};
 use gpuheal_spoke_core::ceiling::{Config, parse};
 use serde_json::Value;
 
-use super::{seen, some};
+use super::{
+    admission::{self, POLICIES_SINCE},
+    seen, some,
+};
 use crate::{
     doctor::{
         Finding, Level,
@@ -19,8 +22,6 @@ use crate::{
 
 /// The Eviction API of policy/v1.
 const FLOOR: (u32, u32) = (1, 22);
-/// ValidatingAdmissionPolicy.
-const POLICIES_SINCE: (u32, u32) = (1, 30);
 /// What the tests run against.
 const TESTED: &str = "1.36";
 /// Two machines that ask the same time servers are milliseconds apart; certificates bear five minutes.
@@ -45,7 +46,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         rights(facts, account, &mut all);
     }
     crd(facts, &mut all);
-    policies(facts, server, &mut all);
+    all.extend(admission::findings(facts, server));
     objects(facts, &mut all);
     all
 }
@@ -148,33 +149,6 @@ fn crd(facts: &Facts, all: &mut Vec<Finding>) {
         let found = format!("is not the one of this spoke, {}", env!("CARGO_PKG_VERSION"));
         Finding::new(Level::Problem, CHECK, "HealAction", found, next)
     });
-}
-
-/// Who may change nodes or workloads is held to its own fields by a policy, which must be there before the right is.
-fn policies(facts: &Facts, server: &Server, all: &mut Vec<Finding>) {
-    const CHECK: &str = "admission";
-    if facts.mode < Grant::Mark || server.number < POLICIES_SINCE {
-        return;
-    }
-    let Some(there) = seen(CHECK, &facts.policies, all) else { return };
-    let next = Sheet::Admission.apply(&facts.namespace);
-    let ours = Sheet::Admission.objects(&facts.namespace);
-    let same = |ours: &Value, there: &Value| ours["kind"] == there["kind"] && ours["metadata"]["name"] == there["metadata"]["name"];
-    let before = all.len();
-    for ours in &ours {
-        let name = ours["metadata"]["name"].as_str().unwrap_or_default();
-        let kind = ours["kind"].as_str().unwrap_or_default();
-        match there.iter().find(|there| same(ours, there)) {
-            None => all.push(Finding::new(Level::Problem, CHECK, name, format!("{kind} is missing"), &next)),
-            Some(there) if !holds(&there["spec"], &ours["spec"]) => {
-                all.push(Finding::new(Level::Problem, CHECK, name, format!("{kind} is not the one of this spoke"), &next));
-            }
-            Some(_) => {}
-        }
-    }
-    if all.len() == before {
-        all.push(Finding::new(Level::Ok, CHECK, "", "the policies hold the spoke to its own fields".to_owned(), ""));
-    }
 }
 
 /// Lease, fence and the owner's ConfigMap.

@@ -6,7 +6,7 @@ use kube::CustomResourceExt as _;
 
 use super::*;
 use crate::{
-    doctor::facts::{Account, Budget, Exporter, Lease, Node, Pod, Server, Webhook},
+    doctor::facts::{Account, Budget, Exporter, Lease, Mutator, Node, Pod, Server, Webhook},
     healaction::HealAction,
     rights::{Grant, RIGHTS, Sheet},
 };
@@ -28,7 +28,13 @@ fn well() -> Facts {
         fence: Ok(Some(BTreeMap::new())),
         config: Ok(Some("ceiling: {nodesOut: 1}".to_owned())),
         nodes: Ok(vec![Node { name: "n1".to_owned(), gpus: 8, offered: 8, labelled: true }]),
-        exporters: Ok(vec![Exporter { node: "n1".to_owned(), address: "10.0.0.1:9400".to_owned(), page: Ok(page.into()) }]),
+        mutators: Ok(Vec::new()),
+        exporters: Ok(vec![Exporter {
+            node: "n1".to_owned(),
+            address: "10.0.0.1:9400".to_owned(),
+            page: Ok(page.into()),
+            without_ecc: false,
+        }]),
         webhook: Some(Webhook {
             url: "http://spoke:8080".to_owned(),
             ready: Ok((200, "ok\n".to_owned())),
@@ -84,7 +90,7 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
 #[test]
 fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
     type Spoil = fn(&mut Facts);
-    let spoilt: [(Spoil, &str, &str); 33] = [
+    let spoilt: [(Spoil, &str, &str); 36] = [
         (|f| server(f).number = (1, 21), "problem version", "upgrade"),
         (|f| server(f).number = (1, 29), "warning version", "RBAC alone guards"),
         (|f| server(f).clock_off = Some(Duration::from_secs(11)), "warning clock", "11 s apart"),
@@ -116,6 +122,22 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
             |f| f.policies.as_mut().unwrap()[2]["spec"]["failurePolicy"] = "Ignore".into(),
             "problem admission gpu-selfhealing-spoke-workloads",
             "not the one of this spoke",
+        ),
+        (
+            |f| f.policies.as_mut().unwrap()[0]["spec"]["matchConstraints"]["objectSelector"]["matchLabels"]["a"] = "b".into(),
+            "problem admission gpu-selfhealing-spoke-nodes ValidatingAdmissionPolicy is not the one of this spoke: \
+             spec.matchConstraints.objectSelector",
+            "deploy/spoke/admission.yaml",
+        ),
+        (
+            |f| f.policies.as_mut().unwrap()[1]["spec"]["matchResources"]["objectSelector"]["matchLabels"]["a"] = "b".into(),
+            "problem admission gpu-selfhealing-spoke-nodes ValidatingAdmissionPolicyBinding is not the one",
+            "deploy/spoke/admission.yaml",
+        ),
+        (
+            |f| f.mutators = Ok(vec![Mutator { name: "m.example.com of m".to_owned(), conditional: false }]),
+            "warning mutating  webhooks may change nodes as we write them: m.example.com of m",
+            "403",
         ),
         (|f| f.lease = Ok(None), "problem lease", "deploy/spoke/observe.yaml"),
         (|f| lease(f).age = Some(Duration::from_secs(16)), "warning lease gpu-selfhealing-leader a held it last, 16 s ago", "logs"),
@@ -268,4 +290,14 @@ fn a_thousand_pods_are_one_finding_of_a_few_names() {
     let told = against(&facts);
     assert_eq!(told.len(), 1, "{told:#?}");
     assert!(told[0].contains("1000 GPU pods that no controller") && told[0].contains("p-0004 and 995 more"), "{told:#?}");
+}
+
+#[test]
+fn of_gpus_without_ecc_memory_nobody_is_told_to_export_its_errors() {
+    let mut facts = well();
+    let bare = |metric: &Metric| !format!("{metric:?}").starts_with("Ecc");
+    exporter(&mut facts).page.as_mut().unwrap().retain(bare);
+    assert_eq!(against(&facts).len(), 1, "one that may have it is told of");
+    exporter(&mut facts).without_ecc = true;
+    assert_eq!(against(&facts), Vec::<String>::new());
 }

@@ -1,5 +1,7 @@
 //! What the spoke's account may do: asked of itself where it is the account that asks, else of whoever may review others.
 
+use std::collections::BTreeMap;
+
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     authentication::v1::SelfSubjectReview,
@@ -47,7 +49,7 @@ pub(super) async fn account(client: &Client, namespace: &str) -> Seen<Account> {
     let me =
         call(Api::<SelfSubjectReview>::all(client.clone()).create(&PostParams::default(), &SelfSubjectReview::default())).await;
     let me = me.ok().and_then(|me| me.status?.user_info?.username).unwrap_or_default();
-    let probe = attributes(&RIGHTS[0], RIGHTS[0].verbs[0], namespace);
+    let probe = attributes(&RIGHTS[0], RIGHTS[0].verbs[0], RIGHTS[0].names.first(), namespace);
     let asker = if me == account {
         Asker::Account
     } else if may(client, &Asker::Reviewer, namespace, probe).await.is_ok() {
@@ -57,15 +59,21 @@ pub(super) async fn account(client: &Client, namespace: &str) -> Seen<Account> {
     };
     let asker = &asker;
     let rows = RIGHTS.iter().enumerate().flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, right, *verb)));
-    let asked = rows.map(|(at, right, verb)| async move {
-        let may = may(client, asker, namespace, attributes(right, verb, namespace)).await?;
+    // A right to objects by their names is held once it is to each of them.
+    let asked = rows.flat_map(|(at, right, verb)| names(right).into_iter().map(move |name| (at, right, verb, name)));
+    let asked = asked.map(|(at, right, verb, name)| async move {
+        let may = may(client, asker, namespace, attributes(right, verb, name, namespace)).await?;
         Ok::<_, String>(((at, verb), may))
     });
-    let held = futures::stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+    let answers: Vec<_> = futures::stream::iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut held = BTreeMap::new();
+    for (key, may) in answers {
+        *held.entry(key).or_insert(true) &= may;
+    }
     let mut beyond = Vec::new();
     for (verb, group, resource) in BEYOND {
         let right = Right { grant: RIGHTS[0].grant, place: Place::Cluster, group, resource, names: &[], verbs: &[], why: "" };
-        if may(client, asker, namespace, attributes(&right, verb, namespace)).await? {
+        if may(client, asker, namespace, attributes(&right, verb, None, namespace)).await? {
             beyond.push(format!("{verb} {resource}"));
         }
     }
@@ -73,13 +81,18 @@ pub(super) async fn account(client: &Client, namespace: &str) -> Seen<Account> {
     Ok(Account { user: if ours { account } else { me }, ours, held, beyond })
 }
 
-fn attributes(right: &Right, verb: &str, namespace: &str) -> ResourceAttributes {
+/// The objects that a right names; one that names none is about any.
+fn names(right: &Right) -> Vec<Option<&'static &'static str>> {
+    if right.names.is_empty() { vec![None] } else { right.names.iter().map(Some).collect() }
+}
+
+fn attributes(right: &Right, verb: &str, name: Option<&&'static str>, namespace: &str) -> ResourceAttributes {
     let place = match right.place {
         Place::Own => namespace,
         Place::NodeEvents => NODE_EVENTS,
         Place::Cluster => "",
     };
-    let name = right.names.first().map(|name| if *name == OWN_NAMESPACE { namespace } else { name });
+    let name = name.map(|name| if *name == OWN_NAMESPACE { namespace } else { name });
     ResourceAttributes {
         verb: Some(verb.to_owned()),
         group: Some(right.group.to_owned()),

@@ -37,6 +37,8 @@ const AT_ONCE: usize = 16;
 const HTTP_WITHIN: Duration = Duration::from_secs(10);
 /// Labels by which GPU and node feature discovery say that there is a GPU.
 const GPU_LABELS: [(&str, &str); 2] = [("nvidia.com/gpu.present", "true"), ("feature.node.kubernetes.io/pci-10de.present", "true")];
+/// In the names of models without ECC memory: gamers' cards, which are found in many a lab.
+const WITHOUT_ECC: [&str; 2] = ["GeForce", "TITAN"];
 
 pub(super) async fn nodes(client: &Client) -> Seen<Vec<facts::Node>> {
     all(&Api::<Node>::all(client.clone()), ListParams::default(), |node| {
@@ -172,11 +174,14 @@ pub(super) async fn exporters(pods: Seen<Vec<ServicePod>>, args: &Doctor) -> See
     let targets = scrape::targets(&mut pods?.iter(), &args.exporters, args.exporter_port);
     let (fetcher, aliases) = (Fetcher::new(), Aliases::new());
     let asked = targets.into_iter().map(|target| async {
-        let page = match fetcher.get(&target.url, HTTP_WITHIN).await {
-            Ok(page) => dcgm::decode(&page.bytes, &aliases).map(|page| metrics(&page)).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        Exporter { address: target.address().to_owned(), node: target.node, page }
+        let page = fetcher.get(&target.url, HTTP_WITHIN).await.map_err(|error| error.to_string());
+        let read = page.and_then(|page| {
+            let page = dcgm::decode(&page.bytes, &aliases).map_err(|error| error.to_string())?;
+            Ok((metrics(&page), without_ecc(&page)))
+        });
+        let without_ecc = read.as_ref().is_ok_and(|(_, without)| *without);
+        let page = read.map(|(metrics, _)| metrics);
+        Exporter { address: target.address().to_owned(), node: target.node, page, without_ecc }
     });
     let mut known: Vec<Exporter> = futures::stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     known.sort_by(|a, b| a.node.cmp(&b.node));
@@ -185,6 +190,12 @@ pub(super) async fn exporters(pods: Seen<Vec<ServicePod>>, args: &Doctor) -> See
 
 fn metrics(page: &dcgm::Page<'_>) -> BTreeSet<Metric> {
     Metric::ALL.iter().copied().filter(|metric| page.rows_of(*metric) > 0).collect()
+}
+
+/// By the names of its GPUs' models: of those that are known to have no ECC memory there is no such metric to export.
+fn without_ecc(page: &dcgm::Page<'_>) -> bool {
+    let without = |gpu: &dcgm::GpuRow<'_>| gpu.model.is_some_and(|model| WITHOUT_ECC.iter().any(|part| model.contains(part)));
+    !page.gpus.is_empty() && page.gpus.iter().all(without)
 }
 
 /// Three requests that start nothing: the last is an empty object, which is no alert.
