@@ -119,8 +119,8 @@ fn hold_back(run: &mut Run<'_>, plan: &mut Plan) {
     }
     let all = run.ctx.actions.all();
     let actions = all.iter().map(|action| &**action);
-    let evicted = again::evicted(actions, run.command.target.node.uid.as_str(), &run.command.id.to_string());
-    for (owner, told) in again::hold_back(plan, &evicted) {
+    let earlier = again::earlier(actions, run.command.target.node.uid.as_str(), &run.command.id.to_string());
+    for (owner, told) in again::hold_back(plan, &earlier) {
         tell(run, &format!("again-{owner}"), told);
     }
 }

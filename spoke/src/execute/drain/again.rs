@@ -1,5 +1,6 @@
 //! Workloads that are evicted from one node again and again, command after command: their owner tolerates the taint, or names
-//! the node, and evicting them for ever helps nobody. Pure: counts what the cluster's records say, and holds back.
+//! the node, and evicting them for ever helps nobody. Pure: reads what the cluster's records say, and holds back. A pod that
+//! an earlier command has met, and that a budget kept there, has not come back.
 //!
 //! Within one drain [`returns`](super::jobs::returns) does the same.
 
@@ -7,30 +8,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_spoke_core::drain::{Plan, PodFacts, pod::Owner};
 
+use super::jobs::returns;
 use crate::healaction::{self, HealAction, PodRecord};
 
-/// Commands that may evict pods of one owner from a node before it is released. The first moves its work. The second meets what
-/// came before the scheduler saw the taint, or what an escalation found there. The third is for a drain that was cut short.
-/// Nothing explains a fourth but an owner that puts its pods there whatever we do.
+/// Commands that may evict pods of one owner from a node, with new ones there after each, before it is released. The first moves its
+/// work. The second meets what came before the scheduler saw the taint, the third what an escalation found there. Nothing
+/// explains a fourth but an owner that puts its pods there whatever we do.
 const COMMANDS_MAX: usize = 3;
 
-/// By how many commands pods of each owner were evicted from a node since it was last released, this command's own left out.
-pub(super) fn evicted<'a>(
-    actions: impl Iterator<Item = &'a HealAction> + Clone,
-    node_uid: &str,
-    command: &str,
-) -> BTreeMap<String, usize> {
+/// What an earlier command did on the node.
+#[derive(Debug, Default)]
+pub(super) struct Earlier {
+    /// Owners of the pods that it evicted, by UID.
+    evicted: BTreeSet<String>,
+    /// Pods that were there when it began.
+    there: BTreeSet<String>,
+}
+
+/// The commands since the node was last released, this one left out.
+pub(super) fn earlier<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone, node_uid: &str, command: &str) -> Vec<Earlier> {
     let of_node = actions.filter(|action| action.spec.node_uid == node_uid);
     let released = healaction::released(of_node.clone()).get(node_uid).copied().unwrap_or(0);
     let since = of_node.filter(|action| action.spec.plan_revision > released && action.id() != command);
-    let mut counts = BTreeMap::new();
-    for action in since {
-        let steps = action.status.iter().flat_map(|status| &status.steps);
-        let left = steps.flat_map(|step| &step.pods).filter(|pod| was_evicted(pod));
-        let owners: BTreeSet<&str> = left.map(|pod| pod.owner_uid.as_str()).filter(|owner| !owner.is_empty()).collect();
-        owners.into_iter().for_each(|owner| *counts.entry(owner.to_owned()).or_default() += 1);
-    }
-    counts
+    since.map(of).collect()
+}
+
+fn of(action: &HealAction) -> Earlier {
+    let pods = || action.status.iter().flat_map(|status| &status.steps).flat_map(|step| &step.pods);
+    let owners = pods().filter(|pod| was_evicted(pod)).map(|pod| pod.owner_uid.clone()).filter(|owner| !owner.is_empty());
+    let there = pods().chain(&action.spec.pods).filter(|pod| !returns::came_later(pod)).map(|pod| pod.uid.clone());
+    Earlier { evicted: owners.collect(), there: there.collect() }
 }
 
 /// One whose eviction was refused to the end was not, nor one that had done its work before it was asked for.
@@ -38,13 +45,14 @@ fn was_evicted(pod: &PodRecord) -> bool {
     pod.eviction_calls > 0 && matches!(pod.state.as_str(), "gone" | "evicting" | "failed")
 }
 
-/// Takes from the plan whose owner has had its evictions: they stay, and the node is not called drained. Gives what to tell people,
-/// with the owner's UID.
-pub(super) fn hold_back(plan: &mut Plan, evicted: &BTreeMap<String, usize>) -> Vec<(String, String)> {
+/// Takes from the plan what has come back too often: it stays, and the node is not called drained. Gives what to tell people, with
+/// the owner's UID.
+pub(super) fn hold_back(plan: &mut Plan, earlier: &[Earlier]) -> Vec<(String, String)> {
     let had_enough = |pod: &PodFacts| {
         let owner = pod.owner.as_ref()?;
-        let count = evicted.get(&owner.uid).filter(|count| **count >= COMMANDS_MAX)?;
-        Some((owner.uid.clone(), words(owner, &pod.namespace, *count)))
+        let came_back = |one: &&Earlier| one.evicted.contains(&owner.uid) && !one.there.contains(&pod.uid);
+        let count = earlier.iter().filter(came_back).count();
+        (count >= COMMANDS_MAX).then(|| (owner.uid.clone(), words(owner, &pod.namespace, count)))
     };
     let told: BTreeMap<String, String> = plan.planned().filter_map(|planned| had_enough(&planned.pod)).collect();
     plan.hold_back(|pod| had_enough(pod).map(|(_, why)| why));
@@ -53,8 +61,8 @@ pub(super) fn hold_back(plan: &mut Plan, evicted: &BTreeMap<String, usize>) -> V
 
 fn words(owner: &Owner, namespace: &str, count: usize) -> String {
     format!(
-        "{count} commands have evicted pods of {} {namespace}/{} from this node since it was last released, and they come back: \
-         stop it, or keep it off the node",
+        "{count} commands have evicted pods of {} {namespace}/{} from this node since it was last released, and others came in their \
+         place: stop it, or keep it off the node",
         owner.kind, owner.name
     )
 }
@@ -67,8 +75,10 @@ mod tests {
     use super::*;
     use crate::healaction::{HealActionSpec, HealActionStatus, StepRecord};
 
-    fn drained(plan_revision: u64, states: &[&str]) -> HealAction {
-        let pod = |state: &&str| PodRecord {
+    /// A command that met these pods of the owner `o1`, by UID and state.
+    fn drained(plan_revision: u64, pods: &[(&str, &str)]) -> HealAction {
+        let pod = |(uid, state): &(&str, &str)| PodRecord {
+            uid: (*uid).to_owned(),
             state: (*state).to_owned(),
             eviction_calls: 1,
             owner_uid: "o1".into(),
@@ -76,21 +86,54 @@ mod tests {
         };
         let spec = HealActionSpec { node_uid: "u1".into(), plan_revision, ..HealActionSpec::default() };
         let mut action = HealAction::named(&format!("c{plan_revision}"), "ns", spec);
-        let step = StepRecord { pods: states.iter().map(pod).collect(), ..StepRecord::default() };
+        let step = StepRecord { pods: pods.iter().map(pod).collect(), ..StepRecord::default() };
         action.status = Some(HealActionStatus { steps: vec![step], ..HealActionStatus::default() });
         action
     }
 
-    fn count(actions: &[HealAction], node: &str, command: &str) -> Option<usize> {
-        evicted(actions.iter(), node, command).get("o1").copied()
+    fn planned(owner: &str, uid: &str) -> Planned {
+        let owner = Owner { kind: "CloneSet".into(), name: "web".into(), uid: owner.into() };
+        let pod = PodFacts { namespace: "ml".into(), uid: uid.into(), owner: Some(owner), ..PodFacts::default() };
+        Planned { pod, after_completion: false }
+    }
+
+    /// UIDs of those of a plan that are held back, by the command `c9` on `u1`.
+    fn held(actions: &[HealAction], pods: &[Planned]) -> Vec<String> {
+        let mut plan = Plan { stateless: pods.to_vec(), ..Plan::default() };
+        let told = hold_back(&mut plan, &earlier(actions.iter(), "u1", "c9"));
+        assert_eq!(told.is_empty(), plan.skipped.is_empty());
+        plan.leftovers().map(|left| left.pod.uid.clone()).collect()
     }
 
     #[test]
-    fn a_command_counts_once_however_many_pods_it_evicted_and_one_that_evicted_none_does_not() {
-        let all = [drained(1, &["gone", "gone"]), drained(2, &["blocked", "skipped", "waiting"]), drained(3, &["failed"])];
-        assert_eq!(count(&all, "u1", "c9"), Some(2));
-        assert_eq!(count(&all, "u1", "c3"), Some(1), "its own evictions are no return");
-        assert_eq!(count(&all, "u2", "c9"), None, "another machine");
+    fn what_came_in_the_place_of_what_three_commands_evicted_stays_and_others_go() {
+        let all = [drained(1, &[("a", "gone"), ("b", "gone")]), drained(2, &[("c", "failed")]), drained(3, &[("d", "gone")])];
+        let pods = [planned("o1", "e"), planned("o2", "f"), Planned { pod: PodFacts::default(), after_completion: false }];
+        assert_eq!(held(&all, &pods), ["e"]);
+        assert_eq!(held(&all[..2], &pods), [""; 0], "two are not yet too many");
+        let mut elsewhere = all.clone();
+        elsewhere[0].spec.node_uid = "u2".into();
+        assert_eq!(held(&elsewhere, &pods), [""; 0], "one was on another machine");
+        let mut own = all.clone();
+        own[2].metadata.name = Some("c9".into());
+        assert_eq!(held(&own, &pods), [""; 0], "its own evictions are no return");
+    }
+
+    #[test]
+    fn a_pod_that_a_budget_kept_there_all_along_has_not_come_back() {
+        let all: Vec<_> = (1..=4).map(|n| drained(n, &[(&format!("gone-{n}"), "gone"), ("kept", "blocked")])).collect();
+        assert_eq!(held(&all, &[planned("o1", "kept"), planned("o1", "new")]), ["new"]);
+    }
+
+    #[test]
+    fn one_that_was_seen_to_come_later_has_come_back_and_a_refused_eviction_is_none() {
+        let mut all: Vec<_> = (1..=3).map(|n| drained(n, &[(&format!("gone-{n}"), "gone"), ("back", "skipped")])).collect();
+        for action in &mut all {
+            action.status.as_mut().unwrap().steps[0].pods[1].reason = "came after the drain began: one of CloneSet ml/web".into();
+        }
+        assert_eq!(held(&all, &[planned("o1", "back")]), ["back"]);
+        let refused: Vec<_> = (1..=3).map(|n| drained(n, &[("a", "blocked")])).collect();
+        assert_eq!(held(&refused, &[planned("o1", "new")]), [""; 0]);
     }
 
     #[test]
@@ -98,23 +141,7 @@ mod tests {
         let mut release = drained(3, &[]);
         release.spec.action = "release".into();
         release.status.as_mut().unwrap().state = CommandState::Succeeded.to_string();
-        let all = [drained(1, &["gone"]), drained(2, &["gone"]), release, drained(4, &["gone"])];
-        assert_eq!(count(&all, "u1", "c9"), Some(1));
-    }
-
-    #[test]
-    fn whose_owner_has_had_its_evictions_stays_and_others_go() {
-        let planned = |owner: &str| {
-            let owner = Owner { kind: "CloneSet".into(), name: "web".into(), uid: owner.into() };
-            let pod = PodFacts { namespace: "ml".into(), name: owner.uid.clone(), owner: Some(owner), ..PodFacts::default() };
-            Planned { pod, after_completion: false }
-        };
-        let alone = Planned { pod: PodFacts::default(), after_completion: false };
-        let mut plan = Plan { stateless: vec![planned("o1"), planned("o2"), alone], ..Plan::default() };
-        let counts = BTreeMap::from([("o1".to_owned(), COMMANDS_MAX), ("o2".to_owned(), COMMANDS_MAX - 1)]);
-        let told = hold_back(&mut plan, &counts);
-        assert_eq!(plan.stateless.len(), 2);
-        assert_eq!(plan.leftovers().map(|left| left.pod.name.as_str()).collect::<Vec<_>>(), ["o1"]);
-        assert!(told[0].1.starts_with("3 commands have evicted pods of CloneSet ml/web from this node"), "{told:?}");
+        let all = [drained(1, &[("a", "gone")]), drained(2, &[("b", "gone")]), release, drained(4, &[("c", "gone")])];
+        assert_eq!(held(&all, &[planned("o1", "d")]), [""; 0]);
     }
 }
