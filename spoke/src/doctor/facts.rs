@@ -30,7 +30,7 @@ pub struct Facts {
     pub crd: Seen<Option<Value>>,
     /// Our admission policies and their bindings that are there.
     pub policies: Seen<Vec<Value>>,
-    /// Webhooks that may change a node as it is written.
+    /// Webhooks and policies that may change a node as it is written.
     pub mutators: Seen<Vec<Mutator>>,
     /// Our Lease.
     pub lease: Seen<Option<Lease>>,
@@ -78,10 +78,10 @@ pub struct Account {
     pub beyond: Vec<String>,
 }
 
-/// A mutating webhook whose rules take in changes of nodes.
+/// A mutating webhook, or a policy, whose rules take in changes of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutator {
-    /// Its own name and that of its configuration.
+    /// What it is and its name, and that of its configuration.
     pub name: String,
     /// A selector or a condition says of which: whether our patches are among them nobody can tell here.
     pub conditional: bool,

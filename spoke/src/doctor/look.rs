@@ -3,6 +3,7 @@
 
 mod access;
 mod around;
+mod mutators;
 mod objects;
 
 use std::time::Duration;
@@ -49,7 +50,7 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
         home,
         crd: objects::crd(&client).await,
         policies: objects::policies(&client, namespace).await,
-        mutators: objects::mutators(&client).await,
+        mutators: mutators::mutators(&client).await,
         lease: objects::lease(&client, namespace).await,
         fence: objects::fence(&client, namespace).await,
         config: objects::config(&client, namespace).await,

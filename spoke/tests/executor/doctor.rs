@@ -20,7 +20,7 @@ testkube::claims![
     a_right_to_change_nodes_without_its_policy_is_a_problem,
     a_policy_that_somebody_narrowed_is_told_with_the_place,
     a_right_to_two_objects_is_not_held_with_one_of_them,
-    a_webhook_that_may_change_what_we_write_to_nodes_is_told,
+    whoever_may_change_what_we_write_to_nodes_is_told,
     it_says_which_exporters_lack_what,
     it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing,
     it_changes_nothing,
@@ -228,7 +228,7 @@ async fn a_right_to_two_objects_is_not_held_with_one_of_them(w: World) {
     .await;
 }
 
-async fn a_webhook_that_may_change_what_we_write_to_nodes_is_told(w: World) {
+async fn whoever_may_change_what_we_write_to_nodes_is_told(w: World) {
     let args = ["--namespace", &*w.home, "--mode", "mark", "-o", "json"];
     let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
     let webhook = |name: &str, resources: &[&str], looks_at: Value| {
@@ -238,8 +238,10 @@ async fn a_webhook_that_may_change_what_we_write_to_nodes_is_told(w: World) {
     };
     // No node of the claims has that label.
     let some = json!({"matchLabels": {"looked-at-by": w.home}});
-    let webhooks =
-        json!([webhook("some", &["nodes"], some), webhook("pods", &["pods/status"], json!({"matchLabels": {"a": w.home}}))]);
+    let webhooks = json!([
+        webhook("some", &["nodes"], some.clone()),
+        webhook("pods", &["pods/status"], json!({"matchLabels": {"a": w.home}}))
+    ]);
     let name = format!("mutates-{}", w.home);
     w.post(configurations, &json!({"metadata": {"name": name}, "webhooks": webhooks})).await;
     let said = doctor(&w.admin_kubeconfig(), &args).await;
@@ -250,10 +252,27 @@ async fn a_webhook_that_may_change_what_we_write_to_nodes_is_told(w: World) {
         let all = json!([webhook("all", &["*"], json!({}))]);
         w.merge(&format!("{configurations}/{name}"), &json!({"webhooks": all})).await;
         let said = doctor(&w.admin_kubeconfig(), &args).await;
-        let warned = said.is("warning", "mutating", "", "webhooks may change nodes as we write them: all.example.com");
+        let warned = said.is("warning", "mutating", "", "nodes may be changed as we write them, by webhook all.example.com");
         assert!(warned["next"].as_str().unwrap().contains("403"), "{warned}");
     }
     raw::delete(&w.admin, &format!("{configurations}/{name}"), None).await.expect(200);
+    // And a policy, which takes effect once it is bound. kubesim has none.
+    if w.is_kubernetes() {
+        let policies = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+        let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]);
+        let set = json!({"expression": "Object{metadata: Object.metadata{labels: {\"looked-at\": \"yes\"}}}"});
+        let spec = json!({"matchConstraints": {"resourceRules": rules, "objectSelector": some}, "reinvocationPolicy": "Never",
+            "mutations": [{"patchType": "ApplyConfiguration", "applyConfiguration": set}]});
+        w.post(policies, &json!({"metadata": {"name": name}, "spec": spec})).await;
+        let unbound = doctor(&w.admin_kubeconfig(), &args).await;
+        assert!(unbound.finding("mutating", "", &format!("policy {name}")).is_none(), "{}", unbound.text);
+        let bindings = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
+        w.post(bindings, &json!({"metadata": {"name": name}, "spec": {"policyName": name}})).await;
+        doctor(&w.admin_kubeconfig(), &args).await.is("note", "mutating", "", &format!("policy {name}"));
+        for path in [bindings, policies] {
+            raw::delete(&w.admin, &format!("{path}/{name}"), None).await.expect(200);
+        }
+    }
 }
 
 async fn it_says_which_exporters_lack_what(w: World) {

@@ -1,5 +1,5 @@
-//! Findings about what guards a node besides RBAC: our own policies, which must be whole, and webhooks that may change what we
-//! write on its way, which the policies would then take for ours.
+//! Findings about what guards a node besides RBAC: our own policies, which must be whole, and what may change a node on its
+//! way after we have written it, which the policies would then take for ours.
 
 use serde_json::Value;
 
@@ -94,11 +94,11 @@ fn mutators(facts: &Facts, all: &mut Vec<Finding>) {
     let next = "leave the spoke's account out by a matchCondition on request.userInfo.username, or nodes out of its rules: where it changes \
                 more than is ours the policies refuse the mark (403), and with it the quarantine";
     if !always.is_empty() {
-        let found = format!("webhooks may change nodes as we write them: {}", some(&always));
+        let found = format!("nodes may be changed as we write them, by {}", some(&always));
         all.push(Finding::new(Level::Warning, CHECK, "", found, next));
     }
     if !sometimes.is_empty() {
-        let found = format!("webhooks may change some nodes, or some requests, as we write them: {}", some(&sometimes));
+        let found = format!("some nodes, or in some requests, may be changed as we write them, by {}", some(&sometimes));
         all.push(Finding::new(Level::Note, CHECK, "", found, next));
     }
 }

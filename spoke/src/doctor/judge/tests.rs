@@ -136,7 +136,7 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         ),
         (
             |f| f.mutators = Ok(vec![Mutator { name: "m.example.com of m".to_owned(), conditional: false }]),
-            "warning mutating  webhooks may change nodes as we write them: m.example.com of m",
+            "warning mutating  nodes may be changed as we write them, by m.example.com of m",
             "403",
         ),
         (|f| f.lease = Ok(None), "problem lease", "deploy/spoke/observe.yaml"),

@@ -8,14 +8,11 @@ use gpuheal_proto::{
 };
 use k8s_openapi::{
     api::{
-        admissionregistration::v1::{
-            MutatingWebhook, MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-        },
+        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::{Api, Client, CustomResourceExt as _, api::ListParams};
 use serde::Serialize;
@@ -53,34 +50,6 @@ pub(super) async fn policies(client: &Client, namespace: &str) -> Seen<Vec<Value
         }));
     }
     Ok(there)
-}
-
-/// Webhooks that are asked about a change of a node.
-pub(super) async fn mutators(client: &Client) -> Seen<Vec<facts::Mutator>> {
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let found = all(&api, ListParams::default(), |configuration| {
-        let name = configuration.metadata.name.unwrap_or_default();
-        let webhooks = configuration.webhooks.unwrap_or_default().into_iter().filter(changes_nodes);
-        Some(webhooks.map(|webhook| mutator(&name, &webhook)).collect::<Vec<_>>())
-    })
-    .await?;
-    Ok(found.into_iter().flatten().collect())
-}
-
-fn changes_nodes(webhook: &MutatingWebhook) -> bool {
-    let any = |list: &Option<Vec<String>>, words: &[&str]| list.iter().flatten().any(|word| words.contains(&word.as_str()));
-    webhook.rules.iter().flatten().any(|rule| {
-        any(&rule.operations, &["UPDATE", "*"])
-            && any(&rule.api_groups, &["", "*"])
-            && any(&rule.resources, &["nodes", "*", "*/*"])
-            && rule.scope.as_deref() != Some("Namespaced")
-    })
-}
-
-fn mutator(configuration: &str, webhook: &MutatingWebhook) -> facts::Mutator {
-    let selects = webhook.object_selector.as_ref().is_some_and(|selector| *selector != LabelSelector::default());
-    let conditional = selects || webhook.match_conditions.as_ref().is_some_and(|conditions| !conditions.is_empty());
-    facts::Mutator { name: format!("{} of {configuration}", webhook.name), conditional }
 }
 
 pub(super) async fn lease(client: &Client, namespace: &str) -> Seen<Option<facts::Lease>> {
