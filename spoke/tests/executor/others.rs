@@ -1,7 +1,11 @@
 //! Others write to the node all the time, before, between and after our own writes: what they wrote last is what is there, and
 //! of us there is nothing but what a release leaves. Races are real ones, and some of them are lost.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gpuheal_proto::{command::Step, link::v1::CommandState};
 use kube::Client;
@@ -28,8 +32,9 @@ const KEYS: u32 = 4;
 const ROUNDS_MIN: u64 = 3;
 /// And at most, until one of our patches has lost a race.
 const ROUNDS_MAX: u64 = 40;
-/// Mean pause between two of its writes: our patch, and the look before it, take some 10 ms.
-const PAUSE: Duration = Duration::from_millis(15);
+/// Mean pause between two of its writes, in times that one takes. Ours takes two or three of them, record, look and patch: it loses a
+/// race now and then on a machine of any speed, and never the twelve in a row after which it gives up.
+const PAUSE: f64 = 8.0;
 
 /// What the other one wrote last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,14 +78,17 @@ fn draw(below: u32) -> u32 {
 /// again when it has lost a race; what it says of a condition is a patch of the status.
 async fn writes(client: Client, path: String, stop: CancellationToken) -> Kept {
     let mut kept = Kept::default();
+    let mut took = Duration::ZERO;
     while !stop.is_cancelled() {
-        tokio::time::sleep(PAUSE.mul_f64(f64::from(draw(100)) / 50.0)).await;
+        tokio::time::sleep(took.mul_f64(PAUSE * f64::from(draw(100)) / 50.0)).await;
+        let began = Instant::now();
         let (key, value) = (format!("{FOREIGN}k{}", draw(KEYS)), draw(1000).to_string());
         if draw(5) == 0 {
             let condition = json!({"type": key, "status": "True", "reason": format!("R{value}")});
             let patch = json!({"status": {"conditions": [condition]}});
             raw::patch(&client, &format!("{path}/status"), raw::STRATEGIC_MERGE_PATCH, &patch).await.expect(200);
             kept.conditions.insert(key, format!("R{value}"));
+            took = began.elapsed();
             continue;
         }
         let what = draw(5);
@@ -94,6 +102,7 @@ async fn writes(client: Client, path: String, stop: CancellationToken) -> Kept {
                 break;
             }
         }
+        took = began.elapsed();
     }
     kept
 }
