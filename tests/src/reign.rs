@@ -18,7 +18,7 @@ use crate::{
     cluster::{Cluster, Kind, Machine, heal_action_resource},
     facts,
     fleet::{ClusterPlan, Fleet, Plan, inventory_known},
-    script::{POLICY, WITHIN},
+    script::{PATIENT_LEASE, POLICY, WITHIN},
     wait, workload,
 };
 
@@ -31,11 +31,8 @@ const NODES: usize = 3;
 const POD: &str = "job";
 /// How long it takes to end.
 const EXIT: Duration = Duration::from_millis(200);
-/// Lease duration, renew deadline and retry: one is waited out. A renewal takes as long as these leave it.
-const LEASE_SPANS: [&str; 3] = ["12s", "8s", "1s"];
-/// How long the API server sits on an eviction: less than a spoke waits for an answer (2 s), and far more than giving up a Lease
-/// takes.
-const ON_THE_WAY_MS: u64 = 1_700;
+/// How long the API server sits on an eviction: half of what a spoke waits for an answer, and far more than giving up a Lease takes.
+const ON_THE_WAY_MS: u64 = 1_000;
 
 /// After so many refusals the next eviction is asked for 4 to 8 s later.
 const REFUSED: u64 = 3;
@@ -57,7 +54,7 @@ impl Field {
             seed: 1,
             policy: POLICY.to_owned(),
             clusters: vec![ClusterPlan { id: CLUSTER, kind: Kind::Sim, machines }],
-            lease: LEASE_SPANS,
+            lease: PATIENT_LEASE,
         };
         let mut fleet = Fleet::without_spokes(plan, Some(database_url), |_| {}).await?;
         let (cluster, mut settings) = fleet.cluster_mut(CLUSTER)?;
