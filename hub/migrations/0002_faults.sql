@@ -47,7 +47,7 @@ COMMENT ON COLUMN faults.episode IS 'Numbered here: a new one only after the las
 COMMENT ON COLUMN faults.node_uid IS 'The node';
 COMMENT ON COLUMN faults.node_name IS 'For people';
 COMMENT ON COLUMN faults.boot_id IS 'Of the node when the fault was seen last';
-COMMENT ON COLUMN faults.gpu_slot IS 'PCI address; empty for a fault of the whole node';
+COMMENT ON COLUMN faults.gpu_slot IS 'PCI address; empty for a fault of the whole node, and where nobody tells it';
 COMMENT ON COLUMN faults.gpu_uuid IS 'Which GPU; empty when not told';
 COMMENT ON COLUMN faults.gpu_model IS 'Its model; empty when not told';
 COMMENT ON COLUMN faults.class IS 'Kind: xid, ecc, row_remap, thermal, gpu_lost, ...';

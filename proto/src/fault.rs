@@ -6,7 +6,7 @@ mod wire;
 mod tests;
 
 use crate::{
-    ids::{ClusterId, FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid, ParseIdError},
+    ids::{ClusterId, FaultKey, GpuPlace, GpuSlot, GpuUuid, NodeName, NodeUid, ParseIdError},
     time::Timestamp,
     words::words,
 };
@@ -105,6 +105,30 @@ pub struct GpuRef {
     pub model: String,
 }
 
+impl GpuRef {
+    /// What tells it from the others of its node; `None` when its source named neither slot nor UUID.
+    #[must_use]
+    pub fn place(&self) -> Option<GpuPlace> {
+        let uuid = || self.uuid.clone().map(GpuPlace::Uuid);
+        self.slot.clone().map(GpuPlace::Slot).or_else(uuid)
+    }
+
+    /// Whether it has a place.
+    #[must_use]
+    pub const fn is_placed(&self) -> bool {
+        self.slot.is_some() || self.uuid.is_some()
+    }
+
+    /// Whether that is its place.
+    #[must_use]
+    pub fn is_at(&self, place: &GpuPlace) -> bool {
+        match place {
+            GpuPlace::Slot(slot) => self.slot.as_ref() == Some(slot),
+            GpuPlace::Uuid(uuid) => self.slot.is_none() && self.uuid.as_ref() == Some(uuid),
+        }
+    }
+}
+
 /// One fault as one witness saw it.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Fault {
@@ -142,8 +166,8 @@ impl Fault {
     /// The key that this fault must have in `cluster`.
     #[must_use]
     pub fn derived_key(&self, cluster: &ClusterId) -> FaultKey {
-        let slot = self.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref());
-        FaultKey::derive(cluster, &self.node.uid, slot, self.class.as_str(), &self.code)
+        let place = self.gpu.as_ref().and_then(GpuRef::place);
+        FaultKey::derive(cluster, &self.node.uid, place.as_ref(), self.class.as_str(), &self.code)
     }
 }
 

@@ -140,18 +140,43 @@ fn hex_part(text: &str, digits_max: usize) -> Option<u32> {
     fits.then(|| u32::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// A fault's identity: H(cluster, node UID, GPU slot or `node`, class, code). The same thing seen twice has one key.
-/// Boot id, UUID and driver are attributes: in the key they would make a lasting state look new after each reboot.
+/// What tells a GPU from the others of its node: where it sits, and of one whose slot nobody knows, which one it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuPlace {
+    /// Where it sits.
+    Slot(GpuSlot),
+    /// Which one it is.
+    Uuid(GpuUuid),
+}
+
+impl fmt::Display for GpuPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slot(slot) => slot.fmt(f),
+            Self::Uuid(uuid) => uuid.fmt(f),
+        }
+    }
+}
+
+/// A fault's identity: H(cluster, node UID, GPU slot or else its UUID or else `node`, class, code). The same thing seen twice has
+/// one key. Boot id, driver, and the UUID of a GPU whose slot is known are attributes: in the key they would make a lasting
+/// state look new after each reboot or repair.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct FaultKey([u8; 32]);
 
 impl FaultKey {
-    /// Derives the key. `slot` is `None` for a fault of the whole node or of a GPU nobody named.
+    /// Derives the key. `gpu` is `None` for a fault of the whole node or of a GPU nobody named.
     #[must_use]
-    pub fn derive(cluster: &ClusterId, node: &NodeUid, slot: Option<&GpuSlot>, class: &str, code: &str) -> Self {
-        let slot = slot.map_or("node", GpuSlot::as_str);
-        Self(digest(&["fault", cluster.as_str(), node.as_str(), slot, class, code]))
+    pub fn derive(cluster: &ClusterId, node: &NodeUid, gpu: Option<&GpuPlace>, class: &str, code: &str) -> Self {
+        let (cluster, node) = (cluster.as_str(), node.as_str());
+        Self(match gpu {
+            None => digest(&["fault", cluster, node, "node", class, code]),
+            Some(GpuPlace::Slot(slot)) => digest(&["fault", cluster, node, slot.as_str(), class, code]),
+            // One field more: no UUID can be taken for a slot or for the node, whatever it says.
+            Some(GpuPlace::Uuid(uuid)) => digest(&["fault", cluster, node, "uuid", uuid.as_str(), class, code]),
+        })
     }
 
     /// From 64 hex digits.
@@ -307,6 +332,22 @@ mod tests {
         assert_eq!(one, FaultKey::derive(&cluster, &uid, None, "xid", "79"));
         assert_ne!(one, FaultKey::derive(&cluster, &uid, None, "xid7", "9"));
         assert_eq!(FaultKey::parse(&one.to_string()).unwrap(), one);
+    }
+
+    #[test]
+    fn gpus_without_a_slot_have_keys_of_their_own_by_their_uuid() {
+        let (cluster, node) = (ClusterId::parse("a").unwrap(), NodeUid::parse("u").unwrap());
+        let of = |uuid: &str| {
+            let place = GpuPlace::Uuid(GpuUuid::parse(uuid).unwrap());
+            FaultKey::derive(&cluster, &node, Some(&place), "xid", "79")
+        };
+        let slot = GpuPlace::Slot(GpuSlot::normalise("0000:5d:00").unwrap());
+        let slot = FaultKey::derive(&cluster, &node, Some(&slot), "xid", "79");
+        let whole = FaultKey::derive(&cluster, &node, None, "xid", "79");
+        let keys = [of("GPU-1"), of("GPU-2"), of("node"), of("0000:5d:00"), slot, whole];
+        let different: std::collections::BTreeSet<_> = keys.into_iter().collect();
+        assert_eq!(different.len(), keys.len(), "{keys:?}");
+        assert_eq!(of("GPU-1"), of("GPU-1"));
     }
 
     #[test]

@@ -299,6 +299,9 @@ pub struct PodRecord {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = POD_TEXT_MAX))]
     pub reason: String,
+    /// Left alone since it was known to use another GPU than the one that is drained: whoever takes the drain up spares it too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spared: bool,
     /// How often an eviction was asked for.
     #[serde(default)]
     #[schemars(range(max = COUNT_MAX))]

@@ -55,7 +55,8 @@ pub(crate) fn seen(kind: Witness, onset: Onset) -> Seen {
 }
 
 pub(crate) fn fault_on(gpu: Option<GpuRef>, class: FaultClass, code: &str, kind: Witness, onset: Onset) -> KnownFault {
-    let key = FaultKey::derive(&cluster_id(), &uid(), gpu.as_ref().and_then(|g| g.slot.as_ref()), class.as_str(), code);
+    let place = gpu.as_ref().and_then(GpuRef::place);
+    let key = FaultKey::derive(&cluster_id(), &uid(), place.as_ref(), class.as_str(), code);
     KnownFault {
         key,
         gpu,

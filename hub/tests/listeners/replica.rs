@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::{
-    ids::{FaultKey, GpuSlot, NodeUid},
+    ids::{FaultKey, GpuPlace, GpuSlot, NodeUid},
     link::v1::{
         AttachRequest, AttachResponse, Fault, FaultClass, GpuRef, Heartbeat, Hello, JournalHead, NodeRef, Onset, Reject, Welcome,
         Witness, attach_request, attach_response::Message, link_service_client::LinkServiceClient,
@@ -38,7 +38,7 @@ pub(crate) fn hello(cluster: &str, replica: &str, lease: Option<u64>) -> Hello {
 
 /// Xid 79 of node n1 by a decoded kernel line, which stands alone.
 pub(crate) fn xid79(gpu: Option<GpuRef>) -> Fault {
-    let slot = gpu.as_ref().and_then(|gpu| GpuSlot::normalise(&gpu.slot));
+    let slot = gpu.as_ref().and_then(|gpu| GpuSlot::normalise(&gpu.slot)).map(GpuPlace::Slot);
     Fault {
         fault_key: FaultKey::derive(&cluster("alpha"), &NodeUid::parse("uid-1").unwrap(), slot.as_ref(), "xid", "79").to_string(),
         node: Some(NodeRef { name: "n1".into(), uid: "uid-1".into(), boot_id: "boot".into() }),

@@ -137,7 +137,7 @@ impl Held {
         self.with(node, settings, now, |part, context| exporter::take(part, source, page, context))
     }
 
-    /// Takes a page for its inventory alone: which GPUs sit where. For a replica that does not lead and takes webhooks,
+    /// Takes a page for its inventory alone: which GPUs sit where, and who uses them. For a replica that does not lead and takes webhooks,
     /// whose alerts name GPUs by UUID.
     pub fn take_inventory(&mut self, node: &NodeRef, page: &Page<'_>, settings: &Settings, now: Timestamp) {
         let _ = self.with(node, settings, now, |part, context| exporter::learn(part, page, context));

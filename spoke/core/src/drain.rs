@@ -18,11 +18,11 @@ use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 pub use self::{
     answer::{Answer, Reply, backoff, classify},
     pod::PodFacts,
-    users::{Claims, Unknown, Users},
+    users::{Claims, Devices, Unknown, Users},
 };
 
 /// How the reason of a pod that is spared begins.
-pub const USES_ANOTHER: &str = "uses another GPU";
+const USES_ANOTHER: &str = "uses another GPU";
 /// GPU resources when the command names none.
 const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 /// Kubernetes' own default grace.

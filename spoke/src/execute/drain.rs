@@ -156,7 +156,8 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
 
 /// Records of those that are left alone since they use another GPU.
 fn spared(plan: &Plan) -> impl Iterator<Item = PodRecord> {
-    plan.skipped.iter().filter(|skipped| plan.spared.contains(&skipped.pod.uid)).map(jobs::skipped_record)
+    let spared = plan.skipped.iter().filter(|skipped| plan.spared.contains(&skipped.pod.uid));
+    spared.map(|skipped| PodRecord { spared: true, ..jobs::skipped_record(skipped) })
 }
 
 /// Those of `earlier` that were to go and that the plan does not know any more.

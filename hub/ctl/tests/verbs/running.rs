@@ -10,7 +10,7 @@ use clap::Parser as _;
 use gpuheal_ctl::pki;
 use gpuheal_hub::{app, args::Args, clock, ingest::Ingest, store::pool, wake::Wake};
 use gpuheal_proto::{
-    ids::{ClusterId, FaultKey, GpuSlot, NodeUid},
+    ids::{ClusterId, FaultKey, GpuPlace, GpuSlot, NodeUid},
     link::v1,
 };
 use tokio_util::sync::CancellationToken;
@@ -183,7 +183,7 @@ fn gpu() -> v1::GpuRef {
 }
 
 fn xid79() -> v1::Fault {
-    let slot = GpuSlot::normalise("0000:5d:00");
+    let slot = GpuSlot::normalise("0000:5d:00").map(GpuPlace::Slot);
     v1::Fault {
         fault_key: FaultKey::derive(&alpha(), &NodeUid::parse("uid-1").unwrap(), slot.as_ref(), "xid", "79").to_string(),
         node: Some(v1::NodeRef { name: node().name, uid: "uid-1".into(), boot_id: "boot".into() }),

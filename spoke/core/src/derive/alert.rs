@@ -50,8 +50,7 @@ pub(super) fn take(part: &mut NodePart, alert: &Alert, context: &mut Context<'_>
     };
     if alert.status == Status::Resolved {
         context.out.skip(Skip::AlertResolved);
-        let slot = gpu.as_ref().and_then(|gpu| gpu.slot.as_ref());
-        part.known.unseen(told.class, &told.code, slot, Witness::Alert, EvidenceState::Stale, context);
+        part.known.unseen(told.class, &told.code, gpu.as_ref(), Witness::Alert, EvidenceState::Stale, context);
         return;
     }
     let onset = if is_repeat(part, alert, context.now) {

@@ -85,13 +85,15 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
         part.forget_predecessors();
     }
     remember(part, source, page);
-    if is_frozen(part, &all, context) {
+    let pulse = pulse(&all);
+    part.exporter.date_users(pulse, now);
+    if is_frozen(part, pulse, context) {
         context.out.skip(Skip::PageFrozen);
         return;
     }
     part.exporter.page_at = Some(now);
     part.exporter.none_since = None;
-    remember_users(part, &places, page, now);
+    remember_users(part, &places, page);
     page_is_good(part, context);
     let mut later = Vec::new();
     for ((at, row), readings) in places.iter().zip(&page.gpus).zip(&all) {
@@ -110,11 +112,12 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
 pub(super) fn learn(part: &mut NodePart, page: &Page<'_>, context: &mut Context<'_>) {
     let places: Vec<Option<usize>> = page.gpus.iter().map(|row| part.place(row, context.now)).collect();
     places.iter().flatten().for_each(|&at| part.gpus[at].seen_at = context.now);
-    remember_users(part, &places, page, context.now);
+    part.exporter.date_users(pulse(&Readings::of(page)), context.now);
+    remember_users(part, &places, page);
 }
 
 /// Which pods use which GPU. One that the page does not show has no users that anybody knows of.
-fn remember_users(part: &mut NodePart, places: &[Option<usize>], page: &Page<'_>, now: Timestamp) {
+fn remember_users(part: &mut NodePart, places: &[Option<usize>], page: &Page<'_>) {
     let mut shown = places.iter().zip(&page.gpus).filter_map(|(at, row)| Some(((*at)?, row))).collect::<Vec<_>>();
     shown.sort_by_key(|(at, _)| *at);
     let mut shown = shown.into_iter().peekable();
@@ -124,7 +127,6 @@ fn remember_users(part: &mut NodePart, places: &[Option<usize>], page: &Page<'_>
             None => gpu.users = Box::default(),
         }
     }
-    part.exporter.users_at = Some(now);
 }
 
 /// Takes in that there is no page.
@@ -225,8 +227,7 @@ fn remember(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>) {
 
 /// Whether what must move has not moved for the stale limit. Energy always moves; where there is none, power, clocks and
 /// temperatures together are taken for it; a page with nothing of the kind cannot be judged.
-fn is_frozen(part: &mut NodePart, all: &[Readings<'_>], context: &mut Context<'_>) -> bool {
-    let pulse = pulse(all);
+fn is_frozen(part: &mut NodePart, pulse: Option<u64>, context: &mut Context<'_>) -> bool {
     let exporter = &mut part.exporter;
     if pulse.is_none() || pulse != exporter.pulse {
         (exporter.pulse, exporter.frozen_since) = (pulse, None);
@@ -241,6 +242,7 @@ fn is_frozen(part: &mut NodePart, all: &[Readings<'_>], context: &mut Context<'_
     frozen
 }
 
+/// What must move, in one number.
 fn pulse(all: &[Readings<'_>]) -> Option<u64> {
     const MOVING: [Metric; 5] = [Metric::Power, Metric::SmClock, Metric::MemClock, Metric::GpuTemp, Metric::MemoryTemp];
     let values = |metric: Metric| all.iter().filter_map(move |readings| readings.value(metric));
@@ -296,9 +298,9 @@ fn settle(part: &mut NodePart, context: &mut Context<'_>) {
         if matches!(fault.class, FaultClass::Alert | FaultClass::NodeCondition | FaultClass::Allocatable | FaultClass::Source) {
             continue;
         }
-        let gpu = fault.slot.as_ref().and_then(|slot| gpus.iter().find(|gpu| gpu.gpu.slot.as_ref() == Some(slot)));
+        let gpu = fault.place.as_ref().and_then(|place| gpus.iter().find(|gpu| gpu.gpu.is_at(place)));
         let since = gpu.map_or(*rebooted_at, |gpu| gpu.swapped_at.max(*rebooted_at));
-        let there = match (&fault.slot, gpu) {
+        let there = match (&fault.place, gpu) {
             (Some(_), gpu) => gpu.is_some_and(|gpu| gpu.missing == 0),
             (None, _) => gpus.iter().all(|gpu| gpu.missing == 0),
         };

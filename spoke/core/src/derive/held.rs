@@ -9,7 +9,7 @@ use std::{
 use gpuheal_proto::{
     bytes_text::clip_storable,
     fault::{Fault, FaultClass, GpuRef, NodeRef, Witness},
-    ids::{GpuSlot, GpuUuid},
+    ids::{GpuPlace, GpuSlot, GpuUuid},
     limits::SOURCE_BYTES_MAX,
     time::Timestamp,
 };
@@ -38,7 +38,7 @@ const EVENT_LIFE: Duration = Duration::from_secs(360);
 /// than Alertmanager's repeat interval of 4 h; a resolve may be lost.
 const ALERT_LIFE: Duration = Duration::from_secs(16_200);
 /// Version of what is written. Another one is not read: the node begins anew.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Why bytes are no part.
 #[derive(Debug, thiserror::Error)]
@@ -94,9 +94,27 @@ pub(super) struct Exporter {
     pub(super) pulse: Option<u64>,
     /// Signals that it does not have.
     pub(super) lacks: Vec<Metric>,
-    /// The page that says which pods use which GPU. Not journaled: after a restart the next page says it.
+    /// When the page that says which pods use which GPU was new, if that is known. Not journaled: after a restart the next
+    /// page says it.
     #[serde(skip)]
     pub(super) users_at: Option<Timestamp>,
+    /// The [`Self::pulse`] of that page, also of one that was taken while another replica led.
+    #[serde(skip)]
+    users_pulse: Option<u64>,
+}
+
+impl Exporter {
+    /// Dates who uses which GPU by when its page was new: one whose readings have moved since the page before it. One that says
+    /// the same again is that page once more, and of the first one, or one in which nothing moves, nobody knows how old it is.
+    pub(super) fn date_users(&mut self, pulse: Option<u64>, now: Timestamp) {
+        let before = self.users_pulse.or(self.pulse);
+        self.users_pulse = pulse;
+        if pulse.is_none() {
+            self.users_at = None;
+        } else if before.is_some() && before != pulse {
+            self.users_at = Some(now);
+        }
+    }
 }
 
 /// The node object.
@@ -188,6 +206,7 @@ impl NodePart {
         if rebooted {
             self.rebooted_at = now;
             self.forget_predecessors();
+            self.exporter.users_at = None;
         }
         if self.node != *node {
             let boot_id = if node.boot_id.is_empty() { self.node.boot_id.clone() } else { node.boot_id.clone() };
@@ -208,9 +227,12 @@ impl NodePart {
     /// See [`super::Held::again`].
     pub(super) fn again(&mut self, tells: impl Fn(Witness) -> bool) -> Vec<Fault> {
         let gpus: Vec<GpuRef> = self.gpus.iter().map(|held| held.gpu.clone()).collect();
-        let gpu = |slot: &GpuSlot| {
-            let named = GpuRef { slot: Some(slot.clone()), ..GpuRef::default() };
-            Some(gpus.iter().find(|gpu| gpu.slot.as_ref() == Some(slot)).cloned().unwrap_or(named))
+        let gpu = |place: &GpuPlace| {
+            let named = || match place.clone() {
+                GpuPlace::Slot(slot) => GpuRef { slot: Some(slot), ..GpuRef::default() },
+                GpuPlace::Uuid(uuid) => GpuRef { uuid: Some(uuid), ..GpuRef::default() },
+            };
+            gpus.iter().find(|gpu| gpu.is_at(place)).cloned().unwrap_or_else(named)
         };
         self.known.again(&self.node, tells, gpu)
     }
@@ -227,13 +249,16 @@ impl NodePart {
         self.gpus.iter().filter(|gpu| gpu.missing == 0).map(|gpu| gpu.gpu.clone()).collect()
     }
 
-    /// Which pods use which GPU, by a page that is young enough.
+    /// Which pods use which GPU, by a page that was new not long ago.
     pub(super) fn users(&self, settings: &Settings, now: Timestamp) -> Result<Users, Unknown> {
         let page = self.exporter.users_at.filter(|page| now.since(*page) <= settings.stale_after).ok_or(Unknown::NoPage)?;
         let mut users = Users::new(page);
-        for gpu in self.gpus.iter().filter(|gpu| gpu.missing == 0) {
+        for gpu in &self.gpus {
             let Some(uuid) = &gpu.gpu.uuid else { continue };
-            gpu.users.iter().for_each(|pod| users.uses(pod, uuid.as_str()));
+            // One that is lost is known, and who used it is not.
+            users.shows(uuid.as_str());
+            let shown = gpu.missing == 0;
+            gpu.users.iter().filter(|_| shown).for_each(|pod| users.uses(pod, uuid.as_str()));
         }
         if users.is_empty() { Err(Unknown::NamesNoPods) } else { Ok(users) }
     }

@@ -41,7 +41,8 @@ fn take_xid(part: &mut NodePart, source: &str, xid: &Xid, context: &mut Context<
         XidDetail::Nvlink5(event) if event.injected => context.out.skip(Skip::KernelInjected),
         XidDetail::Recovery(RecoveryAction::None) => {
             context.out.skip(Skip::KernelActionNone);
-            part.known.unseen(FaultClass::Xid, &code, Some(&slot), Witness::KernelLine, EvidenceState::Clear, context);
+            let gpu = part.named(None, Some(&slot));
+            part.known.unseen(FaultClass::Xid, &code, gpu.as_ref(), Witness::KernelLine, EvidenceState::Clear, context);
         }
         detail => report(part, source, FaultClass::Xid, &code, Some(slot), &words(detail), context),
     }

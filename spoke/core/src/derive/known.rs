@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use gpuheal_proto::{
     bytes_text::clip_storable,
     fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
-    ids::{ClusterId, FaultKey, GpuSlot},
+    ids::{ClusterId, FaultKey, GpuPlace},
     limits::{CODE_BYTES_MAX, DETAIL_BYTES_MAX, SOURCE_BYTES_MAX},
     time::Timestamp,
 };
@@ -65,8 +65,9 @@ pub(super) struct Known {
     pub(super) key: FaultKey,
     pub(super) class: FaultClass,
     pub(super) code: String,
+    /// Of which GPU; `None`: of the node, or of one that nobody named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) slot: Option<GpuSlot>,
+    pub(super) place: Option<GpuPlace>,
     pub(super) sights: BTreeMap<Witness, Sight>,
     first: Timestamp,
     last: Timestamp,
@@ -123,20 +124,19 @@ impl Faults {
         self.known.iter().filter(move |known| stands(known) || known.told_at >= cleared).map(Known::evidence)
     }
 
-    pub(super) fn find(&mut self, class: FaultClass, code: &str, slot: Option<&GpuSlot>) -> Option<&mut Known> {
-        self.known.iter_mut().find(|known| known.is(class, code, slot))
+    pub(super) fn find(&mut self, class: FaultClass, code: &str, gpu: Option<&GpuRef>) -> Option<&mut Known> {
+        self.known.iter_mut().find(|known| known.is(class, code, gpu))
     }
 
     /// Takes a sighting in; puts out a fault if there is anything new in it.
     pub(super) fn report(&mut self, node: &NodeRef, found: &Found<'_>, context: &mut Context<'_>) {
         let code = &*clip_storable(found.code, CODE_BYTES_MAX);
-        let slot = found.gpu.and_then(|gpu| gpu.slot.as_ref());
         let now = context.now;
-        let at = match self.known.iter().position(|known| known.is(found.class, code, slot)) {
+        let at = match self.known.iter().position(|known| known.is(found.class, code, found.gpu)) {
             Some(at) => at,
             None => {
                 self.make_room();
-                self.known.push(Known::new(context.cluster, node, found.class, code, slot, now));
+                self.known.push(Known::new(context.cluster, node, found.class, code, found.gpu, now));
                 self.known.len() - 1
             }
         };
@@ -155,27 +155,27 @@ impl Faults {
         &mut self,
         class: FaultClass,
         code: &str,
-        slot: Option<&GpuSlot>,
+        gpu: Option<&GpuRef>,
         witness: Witness,
         state: EvidenceState,
         context: &mut Context<'_>,
     ) {
-        if let Some(known) = self.find(class, &clip_storable(code, CODE_BYTES_MAX), slot) {
+        if let Some(known) = self.find(class, &clip_storable(code, CODE_BYTES_MAX), gpu) {
             known.turn(witness, state, context);
         }
     }
 
     /// All that is known and has not cleared, each witness a fault of its own, as standing: it may be that nobody was told of
-    /// any. `tells` says for whom this replica speaks, `gpu` finds a GPU by its slot.
+    /// any. `tells` says for whom this replica speaks, `gpu` finds a GPU by its place.
     pub(super) fn again(
         &mut self,
         node: &NodeRef,
         tells: impl Fn(Witness) -> bool,
-        gpu: impl Fn(&GpuSlot) -> Option<GpuRef>,
+        gpu: impl Fn(&GpuPlace) -> GpuRef,
     ) -> Vec<Fault> {
         let stands = |known: &&mut Known| state(&known.sights) != EvidenceState::Clear;
         let known = self.known.iter_mut().filter(stands);
-        known.flat_map(|known| known.again(node, &tells, known.slot.as_ref().and_then(&gpu))).collect()
+        known.flat_map(|known| known.again(node, &tells, known.place.as_ref().map(&gpu))).collect()
     }
 
     /// Forgets one witness of a fault.
@@ -197,12 +197,13 @@ impl Faults {
 }
 
 impl Known {
-    fn new(cluster: &ClusterId, node: &NodeRef, class: FaultClass, code: &str, slot: Option<&GpuSlot>, now: Timestamp) -> Self {
+    fn new(cluster: &ClusterId, node: &NodeRef, class: FaultClass, code: &str, gpu: Option<&GpuRef>, now: Timestamp) -> Self {
+        let place = gpu.and_then(GpuRef::place);
         Self {
-            key: FaultKey::derive(cluster, &node.uid, slot, class.as_str(), code),
+            key: FaultKey::derive(cluster, &node.uid, place.as_ref(), class.as_str(), code),
             class,
             code: code.to_owned(),
-            slot: slot.cloned(),
+            place,
             sights: BTreeMap::new(),
             first: now,
             last: now,
@@ -212,8 +213,13 @@ impl Known {
         }
     }
 
-    fn is(&self, class: FaultClass, code: &str, slot: Option<&GpuSlot>) -> bool {
-        self.class == class && self.code == code && self.slot.as_ref() == slot
+    fn is(&self, class: FaultClass, code: &str, gpu: Option<&GpuRef>) -> bool {
+        self.class == class
+            && self.code == code
+            && match &self.place {
+                Some(place) => gpu.is_some_and(|gpu| gpu.is_at(place)),
+                None => gpu.is_none_or(|gpu| !gpu.is_placed()),
+            }
     }
 
     /// Takes the sighting in and tells whether anything is new in it.

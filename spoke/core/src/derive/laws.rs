@@ -190,7 +190,7 @@ fn another_format_is_refused_and_the_node_begins_anew() {
     let mut scene = Scene::new();
     scene.page(&[gpu(0).xid(79)]);
     let json = super::packed::unpack(&scene.held.node_bytes(&scene.node.uid)).unwrap();
-    let text = String::from_utf8(json).unwrap().replacen("\"format\":1", "\"format\":9", 1);
+    let text = String::from_utf8(json).unwrap().replacen("\"format\":2", "\"format\":9", 1);
     assert!(matches!(scene.held.restore(text.as_bytes()), Err(RestoreError::Format { got: 9 })));
     assert!(matches!(scene.held.restore(b"{"), Err(RestoreError::Parse(_))));
 }

@@ -30,11 +30,12 @@ pub(super) struct Scene {
 pub(super) struct Gpu {
     pub(super) index: u8,
     pub(super) board: u8,
+    slotless: bool,
     rows: Vec<(&'static str, String, String)>,
 }
 
 pub(super) fn gpu(index: u8) -> Gpu {
-    Gpu { index, board: index, rows: Vec::new() }
+    Gpu { index, board: index, slotless: false, rows: Vec::new() }
 }
 
 pub(super) fn uuid(board: u8) -> String {
@@ -72,10 +73,16 @@ impl Gpu {
         self
     }
 
+    /// As older exporters tell of it, by its UUID alone.
+    pub(super) fn slotless(mut self) -> Self {
+        self.slotless = true;
+        self
+    }
+
     fn write(&self, energy: u64, page: &mut String) {
-        let (index, uuid, slot) = (self.index, uuid(self.board), slot(self.index));
-        let labels =
-            format!("gpu=\"{index}\",UUID=\"{uuid}\",pci_bus_id=\"0000{slot}.0\",modelName=\"{MODEL}\",Hostname=\"exporter-abc\"");
+        let (index, uuid) = (self.index, uuid(self.board));
+        let slot = if self.slotless { String::new() } else { format!(",pci_bus_id=\"0000{}.0\"", slot(self.index)) };
+        let labels = format!("gpu=\"{index}\",UUID=\"{uuid}\"{slot},modelName=\"{MODEL}\",Hostname=\"exporter-abc\"");
         writeln!(page, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {energy}").unwrap();
         for (metric, more, value) in &self.rows {
             writeln!(page, "{metric}{{{labels}{more}}} {value}").unwrap();
@@ -106,9 +113,15 @@ impl Scene {
     }
 
     pub(super) fn page_of_energy(&mut self, energy: u64, gpus: &[Gpu]) -> Outcome {
-        let mut text = String::new();
-        gpus.iter().for_each(|gpu| gpu.write(energy, &mut text));
-        self.text(&text)
+        self.text(&written(energy, gpus))
+    }
+
+    /// The same scrape by a replica that does not lead.
+    pub(super) fn learn(&mut self, energy: u64, gpus: &[Gpu]) {
+        self.wait_s(60);
+        let text = written(energy, gpus);
+        let page = dcgm::decode(text.as_bytes(), &Aliases::new()).unwrap();
+        self.held.take_inventory(&self.node, &page, &self.settings, self.now);
     }
 
     pub(super) fn text(&mut self, text: &str) -> Outcome {
@@ -179,6 +192,12 @@ impl Scene {
     pub(super) fn state(&self, fault: &Fault) -> EvidenceState {
         self.held.evidence().iter().find(|evidence| evidence.key == fault.key).expect("the fault is known").state
     }
+}
+
+fn written(energy: u64, gpus: &[Gpu]) -> String {
+    let mut text = String::new();
+    gpus.iter().for_each(|gpu| gpu.write(energy, &mut text));
+    text
 }
 
 /// Short form of faults: class, code, index of the slot, onset, witness.

@@ -28,8 +28,13 @@ pub fn is_other(claim: &Value) -> bool {
 #[must_use]
 pub fn gpus(claim: &Value) -> Option<Vec<(&str, &str)>> {
     let given = claim.pointer("/status/allocation/devices/results").and_then(Value::as_array).filter(|all| !all.is_empty())?;
-    let ours = given.iter().filter(|result| result["driver"] == GPU_DRIVER);
+    let ours = given.iter().filter(|result| is_of_gpus(result));
     ours.map(|result| Some((result["pool"].as_str()?, result["device"].as_str()?))).collect()
+}
+
+/// Whether what was allocated, or the spec of a ResourceSlice, is of the driver of GPUs.
+pub(super) fn is_of_gpus(named: &Value) -> bool {
+    named["driver"] == GPU_DRIVER
 }
 
 /// The classes that a request may be met from; `None` when it names none. v1 has them in `exactly` or `firstAvailable`,

@@ -168,7 +168,9 @@ fn labels(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {
     map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Containers run together and have theirs at once; those before them run alone, and may be given what comes free again.
+/// Containers run together and have theirs at once, and with them the sidecars: init containers that are restarted for as long as the
+/// pod lives. Any other init container runs before them, beside the sidecars that were begun by then, and may be given what comes
+/// free again.
 fn amounts(containers: &[Value], init: &[Value]) -> BTreeMap<String, u64> {
     let of = |container: &Value| -> BTreeMap<String, u64> {
         let amount = |name: &String| {
@@ -177,15 +179,30 @@ fn amounts(containers: &[Value], init: &[Value]) -> BTreeMap<String, u64> {
         };
         resources(container).iter().filter_map(|name| Some((name.clone(), amount(name)?))).collect()
     };
-    let mut all = BTreeMap::new();
-    for (name, amount) in containers.iter().flat_map(of) {
-        *all.entry(name).or_default() += amount;
+    let add = |sum: &mut BTreeMap<String, u64>, container: &Value| {
+        for (name, amount) in of(container) {
+            let sum = sum.entry(name).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+    };
+    let (mut together, mut most) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
+    for container in init {
+        let mut now = together.clone();
+        add(&mut now, container);
+        if container["restartPolicy"] == "Always" {
+            together = now;
+        } else {
+            now.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
+        }
     }
-    for (name, amount) in init.iter().flat_map(of) {
-        let most = all.entry(name).or_default();
-        *most = amount.max(*most);
-    }
-    all
+    containers.iter().for_each(|container| add(&mut together, container));
+    together.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
+    most
+}
+
+fn highest(most: &mut BTreeMap<String, u64>, name: String, amount: u64) {
+    let known = most.entry(name).or_default();
+    *known = amount.max(*known);
 }
 
 /// Extended resources have a domain in their name; a request of 0 is none. Limits count too: for extended resources the

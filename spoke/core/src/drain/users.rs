@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{command::Drain, time::Timestamp};
+use gpuheal_proto::{command::Drain, ids::GpuUuid, time::Timestamp};
 use serde_json::Value;
 
 use super::{PodFacts, asks_for_gpu, device};
@@ -27,13 +27,15 @@ pub struct Users {
     as_of: Timestamp,
     /// UUIDs by `namespace/name`.
     by_pod: BTreeMap<String, BTreeSet<String>>,
+    /// UUIDs of all GPUs that the node has, used or not.
+    gpus: BTreeSet<String>,
 }
 
 /// Why it is not known who uses a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
     /// No page of the node's exporter that is young enough.
-    #[error("the node's exporter has given no fresh page")]
+    #[error("the node's exporter has given no page that is known to be fresh")]
     NoPage,
     /// No row names one: the exporter was started without the mapping, or no pod uses a GPU.
     #[error("the node's exporter names no pods")]
@@ -44,12 +46,24 @@ impl Users {
     /// Of this moment; nobody uses anything yet.
     #[must_use]
     pub const fn new(as_of: Timestamp) -> Self {
-        Self { as_of, by_pod: BTreeMap::new() }
+        Self { as_of, by_pod: BTreeMap::new(), gpus: BTreeSet::new() }
+    }
+
+    /// The node has this GPU, whoever uses it.
+    pub fn shows(&mut self, gpu: &str) {
+        self.gpus.insert(gpu.to_owned());
     }
 
     /// A pod, as `namespace/name`, uses a GPU.
     pub fn uses(&mut self, pod: &str, gpu: &str) {
+        self.shows(gpu);
         self.by_pod.entry(pod.to_owned()).or_default().insert(gpu.to_owned());
+    }
+
+    /// Whether the node has this GPU.
+    #[must_use]
+    pub fn knows(&self, gpu: &GpuUuid) -> bool {
+        self.gpus.contains(gpu.as_str())
     }
 
     /// Whether it names no pod at all.
@@ -69,6 +83,47 @@ impl Users {
     }
 }
 
+/// GPUs that the node's ResourceSlices offer, whose driver is that of GPUs and which are of the newest generation of their pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// UUIDs by pool and device.
+    uuids: BTreeMap<(String, String), String>,
+}
+
+impl Devices {
+    /// By the slices. Those of other drivers name their pools and devices as they like: often as ours does. Those of an older
+    /// generation tell what their pool had before: their driver has published it anew, and deletes them later. A slice of a GPU
+    /// has the UUID of the whole.
+    #[must_use]
+    pub fn of(slices: &[Value]) -> Self {
+        let pool = |slice: &Value| slice.pointer("/spec/pool/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let generation = |slice: &Value| slice.pointer("/spec/pool/generation").and_then(Value::as_i64).unwrap_or_default();
+        let ours = || slices.iter().filter(|slice| device::is_of_gpus(&slice["spec"]));
+        let mut newest: BTreeMap<String, i64> = BTreeMap::new();
+        for slice in ours() {
+            let known = newest.entry(pool(slice)).or_insert_with(|| generation(slice));
+            *known = generation(slice).max(*known);
+        }
+        let mut uuids = BTreeMap::new();
+        for slice in ours().filter(|slice| newest.get(&pool(slice)) == Some(&generation(slice))) {
+            for device in slice.pointer("/spec/devices").and_then(Value::as_array).into_iter().flatten() {
+                // v1beta1 has the attributes one deeper.
+                let attributes = device.get("attributes").or_else(|| device.pointer("/basic/attributes"));
+                let text = |name: &&str| attributes?.get(*name)?.get("string")?.as_str();
+                if let (Some(name), Some(uuid)) = (device["name"].as_str(), ATTRIBUTES.iter().find_map(text)) {
+                    uuids.insert((pool(slice), name.to_owned()), uuid.to_owned());
+                }
+            }
+        }
+        Self { uuids }
+    }
+
+    /// Whether the node has this GPU.
+    fn knows(&self, gpu: &GpuUuid) -> bool {
+        self.uuids.values().any(|uuid| uuid == gpu.as_str())
+    }
+}
+
 /// ResourceClaims by what was allocated to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
@@ -76,40 +131,43 @@ pub struct Claims {
     pub other: BTreeSet<String>,
     /// UUIDs of the GPUs of those of which every device is known.
     gpus: BTreeMap<String, BTreeSet<String>>,
+    /// What they could be given.
+    devices: Devices,
 }
 
 impl Claims {
-    /// Takes a ResourceClaim in, `name` being its `namespace/name`; `devices` is what [`devices`] knows.
-    pub fn take(&mut self, name: &str, claim: &Value, devices: &BTreeMap<(String, String), String>) {
+    /// None yet, to these devices.
+    #[must_use]
+    pub fn to(devices: Devices) -> Self {
+        Self { devices, ..Self::default() }
+    }
+
+    /// Whether the node has this GPU, by its ResourceSlices.
+    #[must_use]
+    pub fn knows(&self, gpu: &GpuUuid) -> bool {
+        self.devices.knows(gpu)
+    }
+
+    /// Whether they tell of any GPU of the node.
+    #[must_use]
+    pub fn tell(&self) -> bool {
+        !self.devices.uuids.is_empty()
+    }
+
+    /// Takes a ResourceClaim in, `name` being its `namespace/name`.
+    pub fn take(&mut self, name: &str, claim: &Value) {
         if device::is_other(claim) {
             self.other.insert(name.to_owned());
             return;
         }
         let given: Option<BTreeSet<String>> = device::gpus(claim).and_then(|gpus| {
-            let uuid = |(pool, device): (&str, &str)| devices.get(&(pool.to_owned(), device.to_owned())).cloned();
+            let uuid = |(pool, device): (&str, &str)| self.devices.uuids.get(&(pool.to_owned(), device.to_owned())).cloned();
             gpus.into_iter().map(uuid).collect()
         });
         if let Some(gpus) = given {
             self.gpus.insert(name.to_owned(), gpus);
         }
     }
-}
-
-/// UUIDs of the GPUs that ResourceSlices offer, by pool and device. A slice of a GPU has the UUID of the whole.
-pub fn devices<'a>(slices: impl IntoIterator<Item = &'a Value>) -> BTreeMap<(String, String), String> {
-    let mut all = BTreeMap::new();
-    for slice in slices {
-        let pool = slice.pointer("/spec/pool/name").and_then(Value::as_str).unwrap_or_default();
-        for device in slice.pointer("/spec/devices").and_then(Value::as_array).into_iter().flatten() {
-            // v1beta1 has the attributes one deeper.
-            let attributes = device.get("attributes").or_else(|| device.pointer("/basic/attributes"));
-            let text = |name: &&str| attributes?.get(*name)?.get("string")?.as_str();
-            if let (Some(name), Some(uuid)) = (device["name"].as_str(), ATTRIBUTES.iter().find_map(text)) {
-                all.insert((pool.to_owned(), name.to_owned()), uuid.to_owned());
-            }
-        }
-    }
-    all
 }
 
 /// Writes into a pod which GPUs it uses, if all of them are known.

@@ -447,6 +447,7 @@ fn record(pod: &PodFacts, state: &str, reason: String, eviction_calls: u32) -> P
         uid: pod.uid.clone(),
         state: state.to_owned(),
         reason,
+        spared: false,
         eviction_calls,
         owner_uid: pod.owner.as_ref().map(|owner| owner.uid.clone()).unwrap_or_default(),
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{Claims, PodFacts, holds_gpu, pod, users};
+use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, holds_gpu, pod};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::{
     Api,
@@ -47,19 +47,18 @@ pub(super) async fn claims(kube: &Kube, node: &str, pods: &[PodFacts]) -> Claims
         .iter()
         .flat_map(|pod| pod.device_claims.iter().flatten().map(|claim| (pod.namespace.clone(), claim.clone())))
         .collect();
-    let mut known = Claims::default();
     if names.is_empty() {
-        return known;
+        return Claims::default();
     }
     let slices = slices(kube, node).await.unwrap_or_else(|error| {
         tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "resource slices not read, GPUs behind claims are not known");
         Vec::new()
     });
-    let devices = users::devices(&slices);
+    let mut known = Claims::to(Devices::of(&slices));
     for (namespace, name) in names {
         let api = Api::<DynamicObject>::namespaced_with(kube.client(), &namespace, &resource("ResourceClaim", "resourceclaims"));
         match kube.call("get resource claim", api.get(&name)).await {
-            Ok(claim) => known.take(&format!("{namespace}/{name}"), &json(&claim), &devices),
+            Ok(claim) => known.take(&format!("{namespace}/{name}"), &json(&claim)),
             Err(error) => {
                 let error = gpuheal_proto::chain::chain(&error);
                 tracing::warn!(namespace, claim = name, %error, "resource claim not read, it counts as one for a GPU");
@@ -69,11 +68,15 @@ pub(super) async fn claims(kube: &Kube, node: &str, pods: &[PodFacts]) -> Claims
     known
 }
 
-/// The node's ResourceSlices: one or two of each driver.
+/// The node's ResourceSlices: one or two of each driver. A part of them tells nothing: the newest of a pool may be in the rest.
 async fn slices(kube: &Kube, node: &str) -> Result<Vec<Value>, Error> {
     let api = Api::<DynamicObject>::all_with(kube.client(), &resource("ResourceSlice", "resourceslices"));
     let params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(SLICES_MAX);
     let list = kube.call("list resource slices", api.list(&params)).await?;
+    if list.metadata.continue_.is_some_and(|rest| !rest.is_empty()) {
+        tracing::warn!(node.name = node, max = SLICES_MAX, "more resource slices than are read, GPUs behind claims are not known");
+        return Ok(Vec::new());
+    }
     Ok(list.items.iter().map(json).collect())
 }
 

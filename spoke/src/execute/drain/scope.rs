@@ -1,5 +1,6 @@
 //! How far a drain reaches whose command is about one GPU: to the pods that use it, as far as that is known, and to those of
-//! which it is not. What was known when the drain began holds for whoever takes it up; what of it was not is said.
+//! which it is not. What was known when the drain began holds for whoever takes it up; what of it was not is said. A GPU that
+//! nobody knows spares nobody: whoever is known to use others may well use the one that was meant.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use gpuheal_proto::{
     command::{Command, Drain},
     ids::GpuUuid,
 };
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, USES_ANOTHER, Unknown, Users, users};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Unknown, Users, users};
 
 use super::super::Ctx;
 use crate::healaction::PodRecord;
@@ -15,8 +16,8 @@ use crate::healaction::PodRecord;
 /// What is known of who uses the command's GPU.
 pub(super) struct Scope {
     gpu: Option<GpuUuid>,
-    /// The command is about a GPU that it does not name by a UUID.
-    nameless: bool,
+    /// Why the whole node is drained although the command is about one GPU; empty where it is not, or about none.
+    whole: String,
     users: Result<Users, Unknown>,
     claims: Claims,
     spared: BTreeSet<String>,
@@ -25,14 +26,18 @@ pub(super) struct Scope {
 impl Scope {
     /// Of this command, with what ResourceClaims say and what was recorded of its pods before.
     pub(super) fn of(ctx: &Ctx, command: &Command, claims: Claims, earlier: &[PodRecord]) -> Self {
-        let gpu = command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.clone());
-        Self {
-            nameless: command.target.gpu.is_some() && gpu.is_none(),
-            users: ctx.deps.users.users(&command.target.node.uid),
-            spared: earlier.iter().filter(|record| is_spared(record)).map(|record| record.uid.clone()).collect(),
-            claims,
-            gpu,
-        }
+        let users = ctx.deps.users.users(&command.target.node.uid);
+        let spared: BTreeSet<String> = earlier.iter().filter(|record| record.spared).map(|record| record.uid.clone()).collect();
+        let (gpu, whole) = match command.target.gpu.as_ref().map(|gpu| gpu.uuid.clone()) {
+            None => (None, String::new()),
+            Some(None) => (None, "the GPU at fault has no UUID, so every GPU pod was to go".to_owned()),
+            // Where somebody was spared it was known when the drain began.
+            Some(Some(uuid)) if spared.is_empty() && is_strange(&uuid, users.as_ref().ok(), &claims) => {
+                (None, format!("neither exporter nor ResourceSlices know a GPU {uuid} on the node, so every GPU pod was to go"))
+            }
+            Some(uuid) => (uuid, String::new()),
+        };
+        Self { gpu, whole, users, claims, spared }
     }
 
     /// Writes into each pod which GPUs it uses, where the command is about one.
@@ -59,10 +64,7 @@ impl Scope {
 
     /// For people, what became of the wish to drain one GPU alone; empty where there was none.
     pub(super) fn words(&self, plan: &Plan) -> String {
-        let Some(gpu) = &self.gpu else {
-            let whole = "the GPU at fault has no UUID, so every GPU pod was to go";
-            return if self.nameless { whole.to_owned() } else { String::new() };
-        };
+        let Some(gpu) = &self.gpu else { return self.whole.clone() };
         let unknown = plan.planned().filter(|planned| planned.pod.gpu_uuids.is_empty()).count();
         let spared = plan.spared.len();
         let why = match &self.users {
@@ -79,7 +81,8 @@ impl Scope {
     }
 }
 
-/// Whether a record is that of a pod which was left alone since it uses another GPU.
-fn is_spared(record: &PodRecord) -> bool {
-    record.state == "skipped" && record.reason.starts_with(USES_ANOTHER)
+/// Whether somebody tells of the node's GPUs, and nobody of this one.
+fn is_strange(gpu: &GpuUuid, users: Option<&Users>, claims: &Claims) -> bool {
+    let told = users.is_some() || claims.tell();
+    told && !users.is_some_and(|users| users.knows(gpu)) && !claims.knows(gpu)
 }

@@ -25,6 +25,8 @@ testkube::claims![
     where_nobody_tells_who_uses_the_gpu_every_gpu_pod_goes_and_that_is_said,
     who_takes_the_drain_of_one_gpu_up_spares_whom_its_first_leader_spared,
     the_devices_that_a_claim_was_given_tell_whose_gpu_it_is,
+    a_gpu_that_no_source_knows_spares_nobody_and_that_is_said,
+    each_gpu_that_fails_has_its_users_drained_by_a_command_of_its_own,
 ];
 
 /// The GPU at fault, and one beside it.
@@ -33,8 +35,12 @@ const OTHER: &str = "GPU-22222222-0000-0000-0000-000000000000";
 
 async fn of_the_faulty_gpu(w: &World) -> Command {
     let mut command = w.command("n1", 1, vec![mark(), drain()]).await;
-    command.target.gpu = Some(GpuRef { uuid: Some(GpuUuid::parse(FAULTY).unwrap()), ..GpuRef::default() });
+    command.target.gpu = Some(named(FAULTY));
     command
+}
+
+fn named(uuid: &str) -> GpuRef {
+    GpuRef { uuid: Some(GpuUuid::parse(uuid).unwrap()), ..GpuRef::default() }
 }
 
 /// What an exporter says once all of these pods have run for a while.
@@ -68,7 +74,9 @@ async fn only_the_users_of_the_faulty_gpu_go_and_who_uses_another_stays_and_is_t
     assert_eq!(evicted(&w).await, ["mine", "new"]);
     assert!(w.pod("other").await.is_some());
     assert_eq!(why_spared(&end, "other"), format!("uses another GPU: {OTHER}"));
-    let action = w.action(command.id).await.unwrap().to_string();
+    let action = w.action(command.id).await.unwrap();
+    assert_eq!(spared(&action), ["other"], "{action}");
+    let action = action.to_string();
     assert!(action.contains(&format!("uses another GPU: {OTHER}")), "{action}");
     let told = format!("1 on other GPUs than {FAULTY} left alone, 1 of which it is not known were to go");
     assert!(action.contains(&told), "{action}");
@@ -82,7 +90,8 @@ async fn where_nobody_tells_who_uses_the_gpu_every_gpu_pod_goes_and_that_is_said
     let end = spoke.carry_out(&command).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(evicted(&w).await, ["a", "b"]);
-    let told = format!("which of 2 use {FAULTY} is not known, so all were to go: the node's exporter has given no fresh page");
+    let why = "the node's exporter has given no page that is known to be fresh";
+    let told = format!("which of 2 use {FAULTY} is not known, so all were to go: {why}");
     let messages: Vec<_> = end.steps.iter().map(|step| step.message.as_str()).collect();
     assert!(messages.iter().any(|message| message.contains(&told)), "{messages:?}");
 }
@@ -106,6 +115,54 @@ async fn who_takes_the_drain_of_one_gpu_up_spares_whom_its_first_leader_spared(w
     assert!(why_spared(&end, "other").starts_with("uses another GPU"), "{end:?}");
 }
 
+/// Pods of the record that say of themselves that they were left alone, by name.
+fn spared(action: &Value) -> Vec<&str> {
+    let steps = action["status"]["steps"].as_array().into_iter().flatten();
+    let pods = steps.flat_map(|step| step["pods"].as_array().into_iter().flatten());
+    pods.filter(|pod| pod["spared"] == true).filter_map(|pod| pod["name"].as_str()).collect()
+}
+
+async fn a_gpu_that_no_source_knows_spares_nobody_and_that_is_said(w: World) {
+    w.gpu_pod("a", "n1", json!({})).await;
+    w.gpu_pod("b", "n1", json!({})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let third = "GPU-33333333-0000-0000-0000-000000000000";
+    // Each is known to use a GPU that is not the one at fault; but nobody has ever seen that.
+    exporter_says(&w, &spoke, &[("a", OTHER), ("b", third)]);
+    let command = of_the_faulty_gpu(&w).await;
+    let end = spoke.carry_out(&command).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert_eq!(evicted(&w).await, ["a", "b"]);
+    let action = w.action(command.id).await.unwrap().to_string();
+    let told = format!("neither exporter nor ResourceSlices know a GPU {FAULTY} on the node, so every GPU pod was to go");
+    assert!(action.contains(&told), "{action}");
+}
+
+async fn each_gpu_that_fails_has_its_users_drained_by_a_command_of_its_own(w: World) {
+    for pod in ["first", "second", "third"] {
+        w.gpu_pod(pod, "n1", json!({})).await;
+    }
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let third = "GPU-33333333-0000-0000-0000-000000000000";
+    exporter_says(&w, &spoke, &[("first", FAULTY), ("second", OTHER), ("third", third)]);
+    let command = of_the_faulty_gpu(&w).await;
+    let end = spoke.carry_out(&command).await;
+    assert_eq!((end.state(), evicted(&w).await), (CommandState::Succeeded, vec!["first".to_owned()]), "{}", end.reason);
+    let mut next = w.command("n1", 2, vec![drain()]).await;
+    next.target.gpu = Some(named(OTHER));
+    let end = spoke.carry_out(&next).await;
+    assert_eq!(
+        (end.state(), evicted(&w).await),
+        (CommandState::Succeeded, vec!["first".into(), "second".into()]),
+        "{}",
+        end.reason
+    );
+    assert!(w.pod("third").await.is_some());
+    let action = w.action(next.id).await.unwrap();
+    assert_eq!(spared(&action), ["third"], "{action}");
+    assert!(action.to_string().contains(&format!("users of {OTHER} alone, 1 on other GPUs left alone")), "{action}");
+}
+
 /// A claim that was given a device, and a pod that has it.
 pub(crate) async fn claimed(w: &World, name: &str, driver: &str, device: &str) {
     let api = format!("/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims", w.ns);
@@ -122,12 +179,20 @@ pub(crate) async fn claimed(w: &World, name: &str, driver: &str, device: &str) {
 
 async fn the_devices_that_a_claim_was_given_tell_whose_gpu_it_is(w: World) {
     let device = |name: &str, uuid: &str| json!({"name": name, "attributes": {"uuid": {"string": uuid}}});
-    let devices: Value = json!([device("gpu-0", FAULTY), device("gpu-1", OTHER)]);
     let node = w.name("n1");
-    let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
-        "spec": {"driver": "gpu.nvidia.com", "nodeName": node, "devices": devices,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}});
-    w.post("/apis/resource.k8s.io/v1/resourceslices", &slice).await;
+    let slice = |name: &str, driver: &str, generation: u32, devices: Value| {
+        let pool = json!({"name": node, "generation": generation, "resourceSliceCount": 1});
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{node}-{name}")},
+            "spec": {"driver": driver, "nodeName": node, "devices": devices, "pool": pool}})
+    };
+    for slice in [
+        slice("gpus", "gpu.nvidia.com", 2, json!([device("gpu-0", FAULTY), device("gpu-1", OTHER)])),
+        // Neither what the pool had before its driver published it anew, nor what another driver calls so, tells of a GPU.
+        slice("old", "gpu.nvidia.com", 1, json!([device("gpu-0", OTHER), device("gpu-1", FAULTY)])),
+        slice("other", "dra.example.com", 3, json!([device("gpu-0", OTHER), device("gpu-1", FAULTY)])),
+    ] {
+        w.post("/apis/resource.k8s.io/v1/resourceslices", &slice).await;
+    }
     claimed(&w, "mine", "gpu.nvidia.com", "gpu-0").await;
     claimed(&w, "other", "gpu.nvidia.com", "gpu-1").await;
     claimed(&w, "nic", "dra.example.com", "nic-0").await;

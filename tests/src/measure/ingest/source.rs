@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use anyhow::{Result, bail};
 use gpuheal_proto::{
-    ids::{ClusterId, FaultKey, GpuSlot, NodeUid},
+    ids::{ClusterId, FaultKey, GpuPlace, GpuSlot, NodeUid},
     limits,
     link::v1::{self, attach_request::Message as Up, attach_response::Message as Down},
 };
@@ -133,8 +133,8 @@ impl Source {
         let slot = (number / nodes % u64::from(gpus())) as u32;
         let code = (1 + number / nodes / u64::from(gpus())).to_string();
         let (node, gpu) = (node(&self.replica.cluster, at), gpu_of(&self.replica.cluster, at, slot));
-        let (uid, address) = (NodeUid::parse(&node.uid), GpuSlot::parse(&gpu.slot));
-        let key = uid.ok().map(|uid| FaultKey::derive(&self.cluster, &uid, address.ok().as_ref(), "xid", &code));
+        let (uid, place) = (NodeUid::parse(&node.uid), GpuSlot::parse(&gpu.slot).ok().map(GpuPlace::Slot));
+        let key = uid.ok().map(|uid| FaultKey::derive(&self.cluster, &uid, place.as_ref(), "xid", &code));
         v1::Fault {
             fault_key: key.map(|key| key.to_string()).unwrap_or_default(),
             node: Some(node),

@@ -12,7 +12,7 @@ pub(super) struct Look<'l, 'c> {
     pub(super) source: &'l str,
     pub(super) workload: &'l str,
     pub(super) context: &'l mut Context<'c>,
-    /// What GPUs without a slot do not show: they share keys, so it is settled once all of them were looked at.
+    /// What GPUs without slot and UUID do not show: they share keys, so it is settled once all of them were looked at.
     pub(super) later: &'l mut Vec<Unseen>,
 }
 
@@ -63,9 +63,8 @@ impl Look<'_, '_> {
     }
 
     pub(super) fn unseen(&mut self, class: FaultClass, code: &str, witness: Witness, state: EvidenceState) {
-        let slot = self.gpu.slot.as_ref();
-        if slot.is_some() {
-            self.known.unseen(class, code, slot, witness, state, self.context);
+        if self.gpu.is_placed() {
+            self.known.unseen(class, code, Some(self.gpu), witness, state, self.context);
         } else if self.known.find(class, code, None).is_some() {
             self.later.push(Unseen { class, code: code.to_owned(), witness, state });
         }
@@ -77,13 +76,13 @@ impl Look<'_, '_> {
 
     /// The source said again what it said before.
     pub(super) fn still(&mut self, class: FaultClass, code: &str, witness: Witness) {
-        let known = self.known.find(class, code, self.gpu.slot.as_ref());
+        let known = self.known.find(class, code, Some(self.gpu));
         if let Some(sight) = known.and_then(|known| known.sights.get_mut(&witness)) {
             sight.checked = self.context.now;
         }
     }
 
     pub(super) fn is_known(&mut self, class: FaultClass, code: &str) -> bool {
-        self.known.find(class, code, self.gpu.slot.as_ref()).is_some()
+        self.known.find(class, code, Some(self.gpu)).is_some()
     }
 }

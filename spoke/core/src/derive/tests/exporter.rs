@@ -215,26 +215,102 @@ fn a_watch_that_passes_after_a_restart_of_its_host_engine_clears_nothing() {
     assert_eq!(scene.state(&fault), EvidenceState::Stale);
 }
 
+fn used(index: u8, pod: &str) -> Gpu {
+    gpu(index).labelled("DCGM_FI_DEV_XID_ERRORS", &format!(",container=\"c\",namespace=\"ml\",pod=\"{pod}\""), 0)
+}
+
+fn users(scene: &Scene) -> Result<Users, Unknown> {
+    scene.held.users(&scene.node.uid, &scene.settings, scene.now)
+}
+
 #[test]
 fn which_pods_use_which_gpu_is_known_by_a_fresh_page_that_names_pods() {
-    let used = |index: u8, pod: &str| {
-        gpu(index).labelled("DCGM_FI_DEV_XID_ERRORS", &format!(",container=\"c\",namespace=\"ml\",pod=\"{pod}\""), 0)
-    };
     let mut scene = Scene::new();
-    let users = |scene: &Scene| scene.held.users(&scene.node.uid, &scene.settings, scene.now);
     assert_eq!(users(&scene), Err(Unknown::NoPage));
+    scene.page(&[gpu(0).xid(0)]);
+    assert_eq!(users(&scene), Err(Unknown::NoPage), "how old the first page is nobody knows");
     scene.page(&[gpu(0).xid(0)]);
     assert_eq!(users(&scene), Err(Unknown::NamesNoPods), "an exporter without the mapping");
     scene.page(&[used(0, "a"), used(1, "b"), gpu(2).xid(0)]);
-    let mut want = Users::new(scene.now);
-    want.uses("ml/a", &uuid(0));
-    want.uses("ml/b", &uuid(1));
-    assert_eq!(users(&scene), Ok(want));
+    let want = |scene: &Scene, uses: &[(&str, u8)]| {
+        let mut want = Users::new(scene.now);
+        (0..3).for_each(|board| want.shows(&uuid(board)));
+        uses.iter().for_each(|(pod, board)| want.uses(pod, &uuid(*board)));
+        want
+    };
+    assert_eq!(users(&scene), Ok(want(&scene, &[("ml/a", 0), ("ml/b", 1)])));
     scene.page(&[used(0, "c"), gpu(2).xid(0)]);
-    let mut want = Users::new(scene.now);
-    want.uses("ml/c", &uuid(0));
-    assert_eq!(users(&scene), Ok(want), "of a GPU without rows nothing is known");
+    assert_eq!(users(&scene), Ok(want(&scene, &[("ml/c", 0)])), "who uses a GPU without rows is not known, that it is there is");
     let stale = scene.settings.stale_after.as_secs() + 1;
     scene.wait_s(stale);
     assert_eq!(users(&scene), Err(Unknown::NoPage));
+}
+
+/// What the page says again and again, as leader or as its standby; how long after its first sight it still tells anything.
+fn told_for_s(learns: bool) -> u64 {
+    let mut scene = Scene::new();
+    let look = |scene: &mut Scene, energy: u64| match learns {
+        true => scene.learn(energy, &[used(0, "a"), gpu(1).xid(0)]),
+        false => drop(scene.page_of_energy(energy, &[used(0, "a"), gpu(1).xid(0)])),
+    };
+    look(&mut scene, 1);
+    assert_eq!(users(&scene), Err(Unknown::NoPage), "it may have stood still for hours");
+    look(&mut scene, 2);
+    let new_at = scene.now;
+    let mut last = new_at;
+    while let Ok(told) = users(&scene) {
+        let mut want = Users::new(new_at);
+        want.shows(&uuid(1));
+        want.uses("ml/a", &uuid(0));
+        assert_eq!(told, want, "the same page again makes nothing younger");
+        last = scene.now;
+        look(&mut scene, 2);
+        assert!(scene.now.since(new_at) < std::time::Duration::from_secs(3600), "it never ends");
+    }
+    last.since(new_at).as_secs()
+}
+
+#[test]
+fn a_page_that_stands_still_is_as_old_as_when_it_was_new_for_the_leader_and_for_its_standby() {
+    let stale = Settings::default().stale_after.as_secs();
+    for learns in [false, true] {
+        assert!(told_for_s(learns) <= stale, "learns: {learns}");
+    }
+}
+
+#[test]
+fn a_page_in_which_nothing_moves_tells_of_no_pod() {
+    let mut scene = Scene::new();
+    let row = format!("DCGM_FI_DEV_XID_ERRORS{{gpu=\"0\",UUID=\"{}\",namespace=\"ml\",pod=\"a\"}} 0\n", uuid(0));
+    scene.text(&row);
+    scene.text(&row);
+    assert_eq!(users(&scene), Err(Unknown::NoPage));
+}
+
+#[test]
+fn another_boot_gives_the_gpus_out_anew() {
+    let mut scene = Scene::new();
+    scene.page(&[used(0, "a")]);
+    scene.page(&[used(0, "a")]);
+    assert!(users(&scene).is_ok());
+    scene.reboot();
+    scene.no_page(NoPage::Unreachable);
+    assert_eq!(users(&scene), Err(Unknown::NoPage));
+}
+
+#[test]
+fn gpus_without_a_slot_have_faults_of_their_own_by_their_uuid() {
+    let mut scene = Scene::new();
+    scene.page(&[gpu(0).slotless().xid(0), gpu(1).slotless().xid(0)]);
+    let first = only(&scene.page(&[gpu(0).slotless().xid(79), gpu(1).slotless().xid(0)]));
+    let second = only(&scene.page(&[gpu(0).slotless().xid(79), gpu(1).slotless().xid(79)]));
+    assert_ne!(first.key, second.key);
+    let named = |fault: &Fault| fault.gpu.clone().and_then(|gpu| gpu.uuid).unwrap().as_str().to_owned();
+    assert_eq!((named(&first), named(&second)), (uuid(0), uuid(1)));
+    scene.page(&[gpu(0).slotless().xid(0), gpu(1).slotless().xid(79)]);
+    assert_eq!((scene.state(&first), scene.state(&second)), (EvidenceState::Stale, EvidenceState::Seen), "each ends by itself");
+    scene.restart();
+    let again = scene.held.again(&scene.node.uid, |_| true);
+    let named: std::collections::BTreeSet<_> = again.faults.iter().map(named).collect();
+    assert_eq!(named, [uuid(0), uuid(1)].into(), "told again under their own names");
 }

@@ -98,12 +98,12 @@ fn a_quiet_node_is_journaled_often_enough_to_be_a_predecessor() {
 }
 
 #[test]
-fn gpus_without_a_slot_share_a_key_and_a_cool_one_clears_no_hot_one() {
+fn gpus_that_an_index_alone_names_share_a_key_and_a_cool_one_clears_no_hot_one() {
     let mut scene = Scene::new();
     scene.settings.thermal.dwell = std::time::Duration::ZERO;
     let mut page = |hot: [u32; 2], energy: u32| {
         let row = |gpu: usize| {
-            let labels = format!("gpu=\"{gpu}\",UUID=\"GPU-{gpu}\"");
+            let labels = format!("gpu=\"{gpu}\"");
             format!("DCGM_FI_DEV_GPU_TEMP{{{labels}}} {}\nDCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{labels}}} {energy}\n", hot[gpu])
         };
         scene.text(&[row(0), row(1)].concat())

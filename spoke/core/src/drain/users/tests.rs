@@ -64,13 +64,12 @@ fn claim(devices: &[(&str, &str)]) -> Value {
 
 #[test]
 fn a_claims_gpus_are_those_that_it_was_given() {
-    let slice = json!({"spec": {"pool": {"name": "n1"}, "devices": [
+    let slice = json!({"spec": {"driver": "gpu.nvidia.com", "pool": {"name": "n1"}, "devices": [
         {"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-0"}}},
         {"name": "gpu-1-mig-3", "basic": {"attributes": {"uuid": {"string": "MIG-x"}, "parentUUID": {"string": "GPU-1"}}}},
         {"name": "gpu-2", "attributes": {"type": {"string": "gpu"}}},
     ]}});
-    let known = devices([&slice]);
-    let mut claims = Claims::default();
+    let mut claims = Claims::to(Devices::of(&[slice]));
     let gpu = "gpu.nvidia.com";
     for (name, given) in [
         ("ml/whole", vec![(gpu, "gpu-0"), ("dra.net", "nic-0")]),
@@ -79,7 +78,7 @@ fn a_claims_gpus_are_those_that_it_was_given() {
         ("ml/nic", vec![("dra.net", "nic-0")]),
         ("ml/waits", vec![]),
     ] {
-        claims.take(name, &claim(&given), &known);
+        claims.take(name, &claim(&given));
     }
     let by = |names: &[&str]| json!(names.iter().map(|name| json!({"name": name, "resourceClaimName": name})).collect::<Vec<_>>());
     for (names, want) in [
@@ -94,4 +93,77 @@ fn a_claims_gpus_are_those_that_it_was_given() {
     let page = users(at(300), &[("ml/a", "GPU-7")]);
     assert_eq!(told(pod("a", 1, &by(&["whole"])), Some(&page), &claims), ["GPU-0", "GPU-7"], "both ways at once");
     assert!(told(pod("a", 1, &by(&["whole"])), None, &claims).is_empty());
+}
+
+fn slice(driver: &str, generation: i64, devices: &[(&str, &str)]) -> Value {
+    let device = |(name, uuid): &(&str, &str)| json!({"name": name, "attributes": {"uuid": {"string": uuid}}});
+    let devices: Vec<_> = devices.iter().map(device).collect();
+    json!({"spec": {"driver": driver, "pool": {"name": "n1", "generation": generation}, "devices": devices}})
+}
+
+#[test]
+fn only_slices_of_the_driver_of_gpus_and_of_the_newest_generation_of_their_pool_tell_of_gpus() {
+    let gpu = "gpu.nvidia.com";
+    let slices = [
+        slice(gpu, 2, &[("gpu-0", "GPU-new")]),
+        slice(gpu, 1, &[("gpu-0", "GPU-old"), ("gpu-1", "GPU-gone")]),
+        slice(gpu, 2, &[("gpu-2", "GPU-2")]),
+        // Of another driver, in a pool and of a device of the same name, and published more often.
+        slice("dra.example.com", 9, &[("gpu-0", "other"), ("gpu-1", "other")]),
+    ];
+    for order in [vec![0, 1, 2, 3], vec![3, 2, 1, 0]] {
+        let slices: Vec<_> = order.iter().map(|at: &usize| slices[*at].clone()).collect();
+        let mut claims = Claims::to(Devices::of(&slices));
+        for device in ["gpu-0", "gpu-1", "gpu-2"] {
+            claims.take(&format!("ml/{device}"), &claim(&[(gpu, device)]));
+        }
+        let by = |name: &str| json!([{"name": name, "resourceClaimName": name}]);
+        let of = |name: &str| told(pod("a", 0, &by(name)), None, &claims);
+        assert_eq!((of("gpu-0"), of("gpu-1"), of("gpu-2")), (vec!["GPU-new".into()], vec![], vec!["GPU-2".into()]), "{order:?}");
+        let knows = |uuid: &str| claims.knows(&GpuUuid::parse(uuid).unwrap());
+        assert_eq!(["GPU-new", "GPU-old", "GPU-gone", "GPU-2", "other"].map(knows), [true, false, false, true, false]);
+    }
+}
+
+fn container(gpus: u32, always: bool) -> Value {
+    let restart = if always { json!("Always") } else { Value::Null };
+    json!({"restartPolicy": restart, "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}})
+}
+
+#[test]
+fn a_sidecar_holds_its_gpus_beside_its_pods_other_containers() {
+    let (once, sidecar) = (|gpus| container(gpus, false), |gpus| container(gpus, true));
+    for (init, want) in [
+        (vec![sidecar(1)], 3),
+        (vec![once(1)], 2),
+        (vec![once(5)], 5),
+        (vec![sidecar(1), once(2)], 3),
+        (vec![once(2), sidecar(1)], 3),
+        (vec![sidecar(1), once(3)], 4),
+        (vec![once(3), sidecar(1)], 3),
+        (vec![sidecar(1), sidecar(1)], 4),
+    ] {
+        let spec = json!({"containers": [once(1), once(1)], "initContainers": init});
+        let pod = PodFacts::from_json(&json!({"metadata": {"name": "a", "uid": "a"}, "spec": spec})).unwrap();
+        assert_eq!(pod.amounts.get("nvidia.com/gpu"), Some(&want), "{spec}");
+    }
+}
+
+#[test]
+fn a_pod_of_which_only_the_sidecars_gpu_is_not_told_is_not_known_to_use_another() {
+    let spec = json!({"containers": [container(1, false)], "initContainers": [container(1, true)]});
+    let status = json!({"phase": "Running", "startTime": STARTED});
+    let metadata = json!({"namespace": "ml", "name": "a", "uid": "a"});
+    let pod = PodFacts::from_json(&json!({"metadata": metadata, "spec": spec, "status": status})).unwrap();
+    assert!(told(pod.clone(), Some(&users(at(300), &[("ml/a", "GPU-1")])), &Claims::default()).is_empty());
+    let both = users(at(300), &[("ml/a", "GPU-1"), ("ml/a", "GPU-2")]);
+    assert_eq!(told(pod, Some(&both), &Claims::default()), ["GPU-1", "GPU-2"]);
+}
+
+#[test]
+fn a_gpu_is_known_once_a_page_or_a_slice_has_shown_it() {
+    let mut page = users(at(300), &[("ml/a", "GPU-1")]);
+    page.shows("GPU-2");
+    let knows = |uuid: &str| page.knows(&GpuUuid::parse(uuid).unwrap());
+    assert_eq!(["GPU-1", "GPU-2", "GPU-3"].map(knows), [true, true, false]);
 }
