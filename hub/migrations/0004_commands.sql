@@ -100,7 +100,7 @@ COMMENT ON COLUMN commands.action IS 'Its most far-reaching step: notify, mark, 
 COMMENT ON COLUMN commands.node_uid IS 'The node';
 COMMENT ON COLUMN commands.node_name IS 'For people';
 COMMENT ON COLUMN commands.boot_id IS 'Of the node when it was decided';
-COMMENT ON COLUMN commands.gpu IS 'The GPU, when the fault is one GPU''s';
+COMMENT ON COLUMN commands.gpu IS 'The GPU, when the faults are one GPU''s: a drain is of its users alone';
 COMMENT ON COLUMN commands.level IS 'P0, P1, P2 or manual';
 COMMENT ON COLUMN commands.reason IS 'Why, with numbers';
 COMMENT ON COLUMN commands.policy_revision IS 'Policy that led to it';

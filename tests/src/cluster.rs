@@ -284,6 +284,14 @@ impl Cluster {
         Ok(Api::<Pod>::all(self.client.clone()).list(&params).await?.items)
     }
 
+    /// Has a pod look as if it had run since long: what is said of one that has just begun may be of another of its name.
+    pub async fn ran_since(&self, namespace: &str, pod: &str, start: &str) -> Result<()> {
+        let patch = json!({"status": {"startTime": start}});
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        pods.patch_status(pod, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
     /// Sets a node's allocatable GPUs, as the device plugin does through the kubelet.
     pub async fn set_allocatable(&self, node: &str, gpus: u32) -> Result<()> {
         let patch = json!({"status": {"allocatable": {"nvidia.com/gpu": gpus.to_string()}}});

@@ -36,6 +36,8 @@ pub struct Gpu {
     pub hw_thermal: u32,
     /// Are its rows there at all?
     pub present: bool,
+    /// Namespace and name of the pod that uses it, on every row; an exporter may be started without.
+    pub pod: Option<(String, String)>,
 }
 
 /// A node's exporter: what it shows, and when it last changed and was first seen.
@@ -137,12 +139,14 @@ const METRICS: &[(&str, &str, &str, Reading)] = &[
 fn render(node: &str, driver: &str, up: Duration, gpus: &[Gpu]) -> String {
     let mut page = String::with_capacity(512 * METRICS.len() * gpus.len().max(1));
     let labels = |gpu: &Gpu| {
+        let pod = gpu.pod.as_ref().map(|(namespace, pod)| format!(",container=\"main\",namespace=\"{namespace}\",pod=\"{pod}\""));
         format!(
-            "gpu=\"{i}\",UUID=\"{uuid}\",pci_bus_id=\"{pci}\",device=\"nvidia{i}\",modelName=\"{model}\",Hostname=\"{node}\",DCGM_FI_DRIVER_VERSION=\"{driver}\"",
+            "gpu=\"{i}\",UUID=\"{uuid}\",pci_bus_id=\"{pci}\",device=\"nvidia{i}\",modelName=\"{model}\",Hostname=\"{node}\",DCGM_FI_DRIVER_VERSION=\"{driver}\"{pod}",
             i = gpu.index,
             uuid = gpu.uuid,
             pci = gpu.pci,
-            model = gpu.model
+            model = gpu.model,
+            pod = pod.unwrap_or_default()
         )
     };
     let present: Vec<&Gpu> = gpus.iter().filter(|gpu| gpu.present).collect();
@@ -240,5 +244,6 @@ fn healthy(seed: u64, node: &str, model: &str, index: u32) -> Gpu {
         xid_counts: BTreeMap::new(),
         hw_thermal: 0,
         present: true,
+        pod: None,
     }
 }

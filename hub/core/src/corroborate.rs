@@ -11,6 +11,7 @@ use gpuheal_proto::{
 
 use crate::{
     classify::{Classified, XID_COUNT, classify},
+    gpu::same_place,
     policy::Settings,
     snapshot::{EvidenceState, KnownFault, Seen},
 };
@@ -238,10 +239,7 @@ impl Scene<'_> {
 }
 
 fn same_gpu(a: &GpuRef, b: &GpuRef) -> bool {
-    match (&a.slot, &b.slot) {
-        (Some(a), Some(b)) => a == b,
-        (None, _) | (_, None) => matches!((&a.uuid, &b.uuid), (Some(a), Some(b)) if a == b),
-    }
+    same_place(a, b) == Some(true)
 }
 
 fn speaks_of_gpus(name: &str) -> bool {

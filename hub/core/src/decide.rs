@@ -20,6 +20,7 @@ use crate::{
 mod back;
 mod case;
 mod course;
+mod drains;
 mod guards;
 mod hand;
 mod judge;

@@ -10,6 +10,7 @@ pub mod classify;
 pub mod cooldown;
 pub mod corroborate;
 pub mod decide;
+mod gpu;
 pub mod incident;
 pub mod policy;
 pub mod snapshot;

@@ -29,7 +29,8 @@ pub struct Snapshot {
     pub commands: Vec<KnownCommand>,
     /// The node's cooldown row.
     pub cooldown: Option<Cooldown>,
-    /// When commands that quarantined this node were made, for other incidents than the open one, inside the policy's window.
+    /// When the first command of each other incident that quarantined this node was made, inside the policy's window: one that
+    /// drains its GPUs one after the other is one attempt.
     pub attempts: Vec<Timestamp>,
     /// What a person asks for right now.
     pub request: Option<Request>,
@@ -280,6 +281,8 @@ pub struct KnownCommand {
     pub action: Action,
     /// The names of its steps, in order.
     pub steps: Vec<String>,
+    /// The GPU whose users alone it drains; `None`: all of the node's.
+    pub gpu: Option<GpuRef>,
     /// Its Mark step cordons too.
     pub cordons: bool,
     /// Where it stands.

@@ -3,7 +3,7 @@
 use gpuheal_proto::{
     command::{CommandState, Undo},
     fault::{FaultClass, GpuRef, NodeRef, Onset, Witness},
-    ids::{ClusterId, CommandId, FaultKey, GpuSlot, IncidentId, NodeName, NodeUid, uuid_v7},
+    ids::{ClusterId, CommandId, FaultKey, GpuSlot, GpuUuid, IncidentId, NodeName, NodeUid, uuid_v7},
     time::Timestamp,
     words::{Action, Level, Mode},
 };
@@ -29,7 +29,7 @@ pub(crate) fn slot(bus: u8) -> GpuSlot {
 }
 
 pub(crate) fn gpu(bus: u8) -> GpuRef {
-    GpuRef { slot: Some(slot(bus)), uuid: None, model: "NVIDIA H100 80GB HBM3".into() }
+    GpuRef { slot: Some(slot(bus)), uuid: GpuUuid::parse(&format!("GPU-{bus:02x}")).ok(), model: "NVIDIA H100 80GB HBM3".into() }
 }
 
 pub(crate) fn cluster_id() -> ClusterId {
@@ -151,6 +151,7 @@ pub(crate) fn command(action: Action, steps: &[&str], state: CommandState) -> Kn
         id: CommandId::from_uuid(uuid_v7(at(-60), &[9; 32])),
         action,
         steps: steps.iter().map(|&step| step.to_owned()).collect(),
+        gpu: None,
         cordons: false,
         state,
         steps_done: if state == CommandState::Succeeded { steps.iter().map(|&step| step.to_owned()).collect() } else { vec![] },

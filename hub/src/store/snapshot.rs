@@ -201,8 +201,8 @@ pub async fn snapshot_load(
     }))
 }
 
-/// In one statement: the node as last shown; its open incident; its cooldown; when commands that quarantined it were made
-/// for other incidents (those that came to nothing were no attempts); and how many other nodes with a fault above P2
+/// In one statement: the node as last shown; its open incident; its cooldown; when the first command
+/// of each other incident that quarantined it was made (those that came to nothing were no attempts); and how many other nodes with a fault above P2
 /// joined an incident inside the breaker's window.
 async fn story(
     conn: &mut PgConnection,
@@ -222,9 +222,9 @@ async fn story(
          ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \
            AND f.incident_id = i.incident_id ORDER BY 1) AS fault_keys, \
          w.incident_id AS cooldown_incident, w.state AS cooldown_state, w.until_at AS cooldown_until, \
-         ARRAY (SELECT m.created_at FROM commands m WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.created_at >= $3 \
+         ARRAY (SELECT min(m.created_at) FROM commands m WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.created_at >= $3 \
            AND m.action IN ('mark', 'evict') AND m.incident_id IS DISTINCT FROM i.incident_id AND m.started_at IS NOT NULL \
-           ORDER BY m.created_at) AS attempts, \
+           GROUP BY m.incident_id ORDER BY 1) AS attempts, \
          (SELECT count(DISTINCT f.node_uid) FROM incident_faults f \
            WHERE f.cluster_id = $1 AND f.added_at >= $4 AND f.node_uid <> $2 AND f.level <> 'P2') AS newly_suspect \
          FROM (SELECT) one LEFT JOIN nodes n ON n.cluster_id = $1 AND n.node_uid = $2 \
@@ -304,7 +304,7 @@ fn incident(row: IncidentRow) -> Result<Incident, Error> {
 /// The incident's commands, and what all of them together changed on the node.
 async fn commands(conn: &mut PgConnection, cluster: &ClusterId, incident: IncidentId) -> Result<(Vec<KnownCommand>, Undo), Error> {
     let rows: Vec<CommandRow> = sqlx::query_as(
-        "SELECT c.command_id, c.action, c.steps_asked, c.state, c.state_at, c.steps, c.refusal, c.result_reason, c.plan_rev, c.decision_no, d.level, \
+        "SELECT c.command_id, c.action, c.gpu, c.steps_asked, c.state, c.state_at, c.steps, c.refusal, c.result_reason, c.plan_rev, c.decision_no, d.level, \
          c.created_at, c.start_by, c.finish_by, c.undo FROM commands c JOIN decisions d USING (cluster_id, incident_id, decision_no) \
          WHERE c.cluster_id = $1 AND c.incident_id = $2 ORDER BY c.cmd_seq",
     )

@@ -6,6 +6,7 @@ mod at_once;
 mod chain;
 mod deciding;
 mod decommissioning;
+mod draining;
 mod dying;
 mod explaining;
 mod growth;

@@ -33,6 +33,10 @@ pub struct Pod {
     pub name: String,
     /// Where it runs.
     pub node: String,
+    /// On which of its GPUs.
+    pub gpu: u8,
+    /// Since when.
+    pub started: Timestamp,
     /// It is going.
     pub deleting: bool,
 }

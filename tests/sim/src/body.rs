@@ -7,6 +7,8 @@ use gpuheal_proto::time::Timestamp;
 
 /// GPUs of a node.
 pub const GPUS: u8 = 2;
+/// Where all pods are.
+pub const NAMESPACE: &str = "train";
 
 /// What can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,8 +100,8 @@ impl Body {
         }
     }
 
-    /// The exporter's page, if it answers.
-    pub fn page(&mut self, now: Timestamp) -> Option<String> {
+    /// The exporter's page, if it answers, with the pods that use each GPU.
+    pub fn page(&mut self, now: Timestamp, users: &[(u8, String)]) -> Option<String> {
         if now < self.silent_until {
             return None;
         }
@@ -109,6 +111,11 @@ impl Body {
             let has = |ill: Ill| self.ills.iter().any(|(at, known, _)| (*at, *known) == (gpu, ill));
             let hot = if has(Ill::Hot) { 95 } else { 50 };
             let labels = labels(&self.name, gpu);
+            let of_gpu = users.iter().filter(|(at, _)| *at == gpu);
+            let mut pods: Vec<String> = of_gpu.map(|(_, pod)| format!(",namespace=\"{NAMESPACE}\",pod=\"{pod}\"")).collect();
+            if pods.is_empty() {
+                pods.push(String::new());
+            }
             let rows = [
                 ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", self.energy),
                 ("DCGM_FI_DEV_GPU_TEMP", hot),
@@ -116,9 +123,9 @@ impl Body {
                 ("DCGM_FI_DEV_ROW_REMAP_FAILURE", u64::from(has(Ill::RowRemap))),
                 ("DCGM_FI_DEV_XID_ERRORS", if has(Ill::Xid) { 79 } else { 0 }),
             ];
-            for (metric, value) in rows {
+            for ((metric, value), pod) in rows.into_iter().flat_map(|row| pods.iter().map(move |pod| (row, pod))) {
                 // Writing to a string does not fail.
-                let _ = writeln!(page, "{metric}{{{labels}}} {value}");
+                let _ = writeln!(page, "{metric}{{{labels}{pod}}} {value}");
             }
         }
         Some(page)

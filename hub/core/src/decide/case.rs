@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     cooldown::{self, Cooldown, CooldownOp, CooldownState},
+    gpu::same_place,
     incident::IncidentState,
     policy::{Policy, Settings},
     snapshot::{Incident, Settled, Snapshot},
@@ -210,7 +211,9 @@ impl<'a> Case<'a> {
     }
 }
 
+/// The one GPU that all of them are of, for sure.
 fn same_gpu(about: &[&Judged<'_>]) -> Option<GpuRef> {
     let first = about.first()?.fault.gpu.as_ref()?;
-    about.iter().all(|one| one.fault.gpu.as_ref().is_some_and(|gpu| gpu.slot == first.slot)).then(|| first.clone())
+    let same = |one: &&Judged<'_>| one.fault.gpu.as_ref().is_some_and(|gpu| same_place(gpu, first) == Some(true));
+    about.iter().all(same).then(|| first.clone())
 }

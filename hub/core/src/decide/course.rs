@@ -11,6 +11,7 @@ use gpuheal_proto::{
 use super::{
     Notice, Urgency,
     case::Case,
+    drains::NextDrain,
     guards::{self, RECHECK},
     hand,
     judge::Judged,
@@ -123,18 +124,18 @@ impl Case<'_> {
         }
         let (want, spent) = self.want();
         let mark_needed = want >= Some(Action::Mark) && !self.progress.marked();
-        let drain_needed = want == Some(Action::Evict) && self.progress.drain != Stage::Done;
-        if !mark_needed && !drain_needed {
+        let drain = if want == Some(Action::Evict) { self.next_drain() } else { None };
+        if !mark_needed && drain.is_none() {
             return self.rest(spent);
         }
-        if let Some(until) = self.retry_at(given_back) {
+        if let Some(until) = self.retry_at(given_back, drain.as_ref()) {
             self.again(until);
             return IncidentState::Blocked;
         }
         if want == Some(Action::Evict) && self.needs_approval() {
             return IncidentState::AwaitingApproval;
         }
-        self.plan_harm(mark_needed, drain_needed)
+        self.plan_harm(mark_needed, drain)
     }
 
     fn under_way(&mut self) -> IncidentState {
@@ -153,7 +154,7 @@ impl Case<'_> {
             let due = if received { command.finish_by } else { command.start_by };
             self.again(self.now.after(RECHECK).max(due.after(OVERDUE)));
         }
-        let draining = self.progress.mark == Stage::Done && self.progress.drain == Stage::Pending;
+        let draining = self.progress.mark == Stage::Done && self.progress.drains.under_way();
         if draining { IncidentState::Draining } else { IncidentState::Quarantining }
     }
 
@@ -205,8 +206,11 @@ impl Case<'_> {
         state
     }
 
-    fn retry_at(&mut self, given_back: bool) -> Option<Timestamp> {
+    fn retry_at(&mut self, given_back: bool, drain: Option<&NextDrain>) -> Option<Timestamp> {
         let last = self.progress.came_to_nothing?;
+        if !given_back && drain.is_some_and(|drain| drain.outlives(last)) {
+            return None;
+        }
         let tries = self
             .snapshot
             .commands
@@ -240,7 +244,7 @@ impl Case<'_> {
         true
     }
 
-    fn plan_harm(&mut self, mark_needed: bool, drain_needed: bool) -> IncidentState {
+    fn plan_harm(&mut self, mark_needed: bool, drain: Option<NextDrain>) -> IncidentState {
         let pass = match guards::admit(self.snapshot, self.settings, None, self.now) {
             Ok(pass) => pass,
             Err(block) => {
@@ -250,24 +254,23 @@ impl Case<'_> {
                 return block.state;
             }
         };
-        let acting: Vec<&Judged<'_>> = self.judged.iter().filter(|one| one.want.is_some()).collect();
-        let reason = self.decision.reasons.first().cloned().unwrap_or_default();
-        let words = self.words(&acting, &reason);
+        let words = self.words_of_harm(drain.as_ref());
         let news = self.news();
         let mut steps: Vec<Step> = self.tell(news).into_iter().collect();
         let plan = self.plan();
         if mark_needed {
             steps.push(plan.mark());
         }
-        if drain_needed {
+        if drain.is_some() {
             steps.push(plan.drain());
         }
-        let action = if drain_needed { Action::Evict } else { Action::Mark };
+        let action = if drain.is_some() { Action::Evict } else { Action::Mark };
         let command = plan.command(action, steps, words, pass.takes_rate);
         self.again(command.times.start_by.after(OVERDUE));
         self.send(command);
         self.take(pass.budget);
-        for words in pass.words {
+        let reach = drain.map(|drain| drain.words);
+        for words in reach.into_iter().chain(pass.words) {
             self.say(words);
         }
         if mark_needed { IncidentState::Quarantining } else { IncidentState::Draining }

@@ -2,7 +2,7 @@
 //! it waits if it does.
 
 use gpuheal_proto::{
-    fault::FaultClass,
+    fault::{FaultClass, GpuRef},
     time::Timestamp,
     words::{Action, Level, Mode},
 };
@@ -63,7 +63,7 @@ impl Judged<'_> {
 /// A fault in words.
 pub(super) fn name(fault: &KnownFault) -> String {
     let code = if fault.code.is_empty() { String::new() } else { format!(" {}", fault.code) };
-    let place = fault.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref().map(|slot| format!(" on GPU {slot}")));
+    let place = fault.gpu.as_ref().and_then(GpuRef::place).map(|place| format!(" on GPU {place}"));
     format!("{}{code}{}", fault.class, place.unwrap_or_default())
 }
 

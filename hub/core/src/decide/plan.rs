@@ -54,9 +54,7 @@ impl Plan<'_> {
             times: self.times(action),
             steps,
             node: node.reference.clone(),
-            // A drain is of the node: an incident counts its drain once, and one that spared who uses other GPUs would never come
-            // back for them.
-            gpu: words.gpu.filter(|_| action != Action::Evict),
+            gpu: words.gpu,
             level: words.level,
             reason: clip(words.reason),
             fault_keys: words.fault_keys,

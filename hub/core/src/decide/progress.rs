@@ -2,6 +2,7 @@
 
 use gpuheal_proto::{command::CommandState, time::Timestamp, words::Level};
 
+use super::drains::Drains;
 use crate::snapshot::{KnownCommand, Snapshot};
 
 /// Where one kind of step stands.
@@ -23,7 +24,8 @@ pub(super) enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Progress<'a> {
     pub(super) mark: Stage,
-    pub(super) drain: Stage,
+    /// What was drained, and how far that got.
+    pub(super) drains: Drains<'a>,
     pub(super) release: Stage,
     /// The command that marked, or is about to.
     pub(super) marking: Option<&'a KnownCommand>,
@@ -50,7 +52,7 @@ const FAILED_MAX: u32 = 3;
 pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
     let mut progress = Progress {
         mark: Stage::None,
-        drain: Stage::None,
+        drains: Drains::default(),
         release: Stage::None,
         marking: None,
         harmful_open: Vec::new(),
@@ -96,7 +98,7 @@ impl<'a> Progress<'a> {
             }
         }
         if drains {
-            later(&mut self.drain, stage("drain"));
+            self.drains.take(command.gpu.as_ref(), stage("drain"));
         }
         if !command.state.terminal() {
             self.harmful_open.push(command);
@@ -126,7 +128,7 @@ impl<'a> Progress<'a> {
             Stage::Unknown(why) => Some(format!("the end of the {what} is unknown: {why}")),
             Stage::None | Stage::Pending | Stage::Done => None,
         };
-        of("mark", &self.mark).or_else(|| of("drain", &self.drain))
+        of("mark", &self.mark).or_else(|| self.drains.ended_ill().find_map(|stage| of("drain", stage)))
     }
 }
 

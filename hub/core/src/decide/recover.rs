@@ -11,6 +11,7 @@ use gpuheal_proto::{
 
 use super::judge::Judged;
 use crate::{
+    gpu::same_place,
     policy::Settings,
     snapshot::{EvidenceState, Incident, KnownFault, Snapshot},
 };
@@ -103,8 +104,7 @@ fn holding<'a, 'b>(judged: &'a [Judged<'b>], known: &[&KnownFault]) -> Vec<&'a J
 
 /// Of one GPU, or one of them names none.
 fn may_be_of_one_gpu(one: &KnownFault, other: &KnownFault) -> bool {
-    let slot = |fault: &'_ KnownFault| fault.gpu.as_ref().and_then(|gpu| gpu.slot.clone());
-    slot(one).zip(slot(other)).is_none_or(|(one, other)| one == other)
+    one.gpu.as_ref().zip(other.gpu.as_ref()).and_then(|(one, other)| same_place(one, other)) != Some(false)
 }
 
 /// Of one class, or an alert that names none.

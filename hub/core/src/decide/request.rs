@@ -3,11 +3,15 @@
 
 use gpuheal_proto::{
     command::Step,
+    fault::GpuRef,
     words::{Action, Mode},
 };
 
 use super::{RequestOutcome, case::Case, guards, hand, judge::Judged, progress::Stage};
-use crate::{incident::IncidentState, snapshot::Request};
+use crate::{
+    incident::IncidentState,
+    snapshot::{KnownCommand, Request},
+};
 
 impl Case<'_> {
     /// True when the request was answered with a command and the decision is complete.
@@ -132,19 +136,18 @@ impl Case<'_> {
     /// A command under way, or done, that does it already.
     fn already(&self, drains: bool) -> Option<RequestOutcome> {
         if let Some(open) = self.progress.harmful_open.last() {
-            let covers = !drains || open.steps.iter().any(|step| step == "drain");
+            // A person asks for the whole node.
+            let covers = !drains || open.gpu.is_none() && open.steps.iter().any(|step| step == "drain");
             return Some(if covers {
                 RequestOutcome::AlreadyDone {
                     command: Some(open.id),
                     reason: format!("a command for {} is under way", open.action),
                 }
             } else {
-                RequestOutcome::Blocked {
-                    reason: format!("a command for {} is under way: ask again when it has ended", open.action),
-                }
+                RequestOutcome::Blocked { reason: format!("{} is under way: ask again when it has ended", in_words(open)) }
             });
         }
-        let done = self.progress.mark == Stage::Done && (!drains || self.progress.drain == Stage::Done) && self.progress.marked();
+        let done = self.progress.mark == Stage::Done && (!drains || self.progress.drains.of_all_done()) && self.progress.marked();
         done.then(|| RequestOutcome::AlreadyDone {
             command: self.progress.marking.map(|command| command.id),
             reason: "it is done already".to_owned(),
@@ -170,4 +173,10 @@ impl Case<'_> {
         let manual = self.incident().is_none_or(|incident| incident.manual);
         self.stand(state, self.keys_merged(), manual);
     }
+}
+
+/// A command for people.
+fn in_words(command: &KnownCommand) -> String {
+    let of = command.gpu.as_ref().and_then(GpuRef::place).map(|place| format!(" of GPU {place} alone"));
+    format!("a command for {}{}", command.action, of.unwrap_or_default())
 }

@@ -13,6 +13,7 @@ use crate::{
 };
 
 mod back;
+mod drains;
 mod fleet;
 mod laws;
 mod tell;
@@ -65,9 +66,7 @@ fn a_plan_takes_place_cooldown_and_rate_in_one_decision() {
     assert_eq!(decision.cooldown, CooldownOp::Reserve);
     let command = &decision.commands[0];
     assert!(command.takes_rate && command.plan_rev == 1 && command.fault_keys == vec![xid79().key]);
-    assert_eq!((command.level.as_str(), &command.gpu), ("P0", &None), "a drain is of the whole node");
-    let mark = decide(&snapshot(vec![xid79()]), &policy(Mode::Mark), now());
-    assert_eq!(mark.commands[0].gpu.as_ref().and_then(|gpu| gpu.slot.clone()), Some(slot(0x5d)));
+    assert_eq!((command.level.as_str(), &command.gpu), ("P0", &Some(gpu(0x5d))));
     assert!(command.reason.contains("xid 79 on GPU 0000:5d:00") && command.reason.contains("kernel line"), "{}", command.reason);
 }
 

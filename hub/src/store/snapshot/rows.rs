@@ -173,6 +173,7 @@ pub(super) struct IncidentRow {
 pub(super) struct CommandRow {
     command_id: Uuid,
     action: String,
+    gpu: Option<Json<GpuRef>>,
     steps_asked: Json<Vec<Step>>,
     state: String,
     state_at: DateTime<Utc>,
@@ -197,6 +198,7 @@ impl TryFrom<CommandRow> for KnownCommand {
             action: read("commands.action", &row.action, Action::parse)?,
             steps: row.steps_asked.0.iter().map(|step| step.name().to_owned()).collect(),
             cordons: row.steps_asked.0.iter().any(|step| matches!(step, Step::Mark { cordon: true, .. })),
+            gpu: row.gpu.map(|gpu| gpu.0),
             state: read("commands.state", &row.state, CommandState::parse)?,
             steps_done: done.collect(),
             refusal: row.refusal.as_deref().map(|word| read("commands.refusal", word, Refusal::parse)).transpose()?,

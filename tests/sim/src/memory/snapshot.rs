@@ -156,6 +156,7 @@ fn commands(cluster: &Cluster, incident: &Incident) -> (Vec<KnownCommand>, Undo)
         action: row.planned.action,
         steps: row.planned.steps.iter().map(|step| step.name().to_owned()).collect(),
         cordons: row.planned.steps.iter().any(|step| matches!(step, Step::Mark { cordon: true, .. })),
+        gpu: row.planned.gpu.clone(),
         state: row.state,
         steps_done: row.steps.iter().filter(|step| step.state == "done").map(|step| step.name.clone()).collect(),
         refusal: Refusal::parse(row.refusal),

@@ -9,7 +9,10 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use gpuheal_spoke::healaction::{self, HealAction, HealActionStatus, StepRecord, UndoEntry};
-use gpuheal_spoke_core::mark::{NodeFacts, Want};
+use gpuheal_spoke_core::{
+    drain::{Unknown, Users},
+    mark::{NodeFacts, Want},
+};
 
 use super::{Spoke, Wait, guard::Halt};
 use crate::{
@@ -77,6 +80,8 @@ pub(super) struct Run {
     pub(super) stop: Option<(CommandState, String)>,
     pub(super) effect: bool,
     pub(super) attempts: u32,
+    /// Who used which GPU when the drain began here, as far as that was known.
+    pub(super) users: Option<Result<Users, Unknown>>,
     /// The node as it was read, when the watch was not enough.
     pub(super) facts: Option<NodeFacts>,
     /// Our own patch went through with what the undo record was to be.
@@ -110,6 +115,7 @@ impl Run {
             stop: None,
             effect,
             attempts: 0,
+            users: None,
             facts: None,
             late_undo: None,
             older,

@@ -3,7 +3,7 @@
 use gpuheal_proto::command::{CommandState, Drain, Refusal, Step, Undo};
 use gpuheal_spoke::healaction::{self, UndoEntry};
 use gpuheal_spoke_core::{
-    drain::{self, PodFacts, Rules},
+    drain::{self, Claims, PodFacts, Rules},
     mark::{Marking, NodeFacts, Stamp, Want, mark as plan_mark},
     release::release as plan_release,
 };
@@ -17,8 +17,12 @@ use super::{
 };
 use crate::{
     api::{Answer, Call, Fault},
+    body::NAMESPACE,
     mutation::Mutation,
 };
+
+/// What a pod asks for.
+const GPU: &str = "nvidia.com/gpu";
 
 impl Spoke {
     fn stamp(&self, run: &Run) -> Stamp {
@@ -172,7 +176,7 @@ impl Spoke {
     /// Evicts what is to go, one after the other, and waits until none is left.
     pub(super) fn drain_on(&mut self, run: &mut Run) -> Result<(), Halt> {
         let Some(Step::Drain(drain)) = run.command.steps.get(run.cursor()).cloned() else { return Ok(()) };
-        let pods = self.pods_to_go(run.command.target.node.name.as_str(), &drain);
+        let pods = self.pods_to_go(run, &drain);
         if pods.is_empty() {
             self.step_done(run, "drained");
             return Ok(());
@@ -186,23 +190,34 @@ impl Spoke {
         Ok(())
     }
 
-    fn pods_to_go(&self, node: &str, drain: &Drain) -> Vec<String> {
-        let pods = self.cache.pods.values().filter(|pod| pod.node == node);
+    /// Of a command for one GPU those that use it, and those of which nobody knows; where nobody knows that GPU, all.
+    fn pods_to_go(&self, run: &mut Run, drain: &Drain) -> Vec<String> {
+        let node = &run.command.target.node;
+        let known = run.users.get_or_insert_with(|| self.held.users(&node.uid, &self.settings, self.now.wall)).as_ref().ok();
+        let gpu = run.command.target.gpu.as_ref().and_then(|gpu| gpu.uuid.as_ref());
+        let gpu = gpu.filter(|gpu| known.is_some_and(|known| known.knows(gpu)));
+        let pods = self.cache.pods.values().filter(|pod| pod.node == node.name.as_str());
         let facts = pods.map(|pod| PodFacts {
-            namespace: "train".to_owned(),
+            namespace: NAMESPACE.to_owned(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             node: pod.node.clone(),
             phase: "Running".to_owned(),
             deleting: pod.deleting,
-            resources: ["nvidia.com/gpu".to_owned()].into(),
+            resources: [GPU.to_owned()].into(),
+            amounts: [(GPU.to_owned(), 1)].into(),
+            started: Some(pod.started),
             ready: true,
             ..PodFacts::default()
         });
+        let mut facts: Vec<_> = facts.collect();
+        if gpu.is_some() {
+            facts.iter_mut().for_each(|pod| drain::users::tell(pod, drain, known, &Claims::default()));
+        }
         let allowed = |namespace: &str| self.config.namespace_allowed(namespace);
         let rules = Rules {
             drain,
-            gpu: None,
+            gpu,
             namespace_allowed: &allowed,
             stateful_allowed: &Default::default(),
             bound_claims: &Default::default(),
@@ -210,7 +225,7 @@ impl Spoke {
             other_devices: &Default::default(),
             spared: &Default::default(),
         };
-        drain::plan(facts.collect(), &rules).planned().map(|planned| planned.pod.uid.clone()).collect()
+        drain::plan(facts, &rules).planned().map(|planned| planned.pod.uid.clone()).collect()
     }
 }
 

@@ -208,7 +208,8 @@ impl World {
             }
             Trouble::OptOut => self.opts_out(cluster, &node, on),
             _ => {
-                self.clusters[cluster].pod_on(&node);
+                let now = self.now;
+                self.clusters[cluster].pod_on(&node, now);
                 self.spread(cluster);
             }
         }

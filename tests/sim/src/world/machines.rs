@@ -25,8 +25,11 @@ impl World {
 
     pub(super) fn scrape(&mut self, cluster: usize, node: &str) {
         let now = self.now;
-        let Some(body) = self.clusters[cluster].bodies.get_mut(node) else { return };
-        let (page, start) = (body.page(now), body.start());
+        let site = &mut self.clusters[cluster];
+        let pods = site.api.pods.values().filter(|pod| pod.node == node);
+        let users: Vec<(u8, String)> = pods.map(|pod| (pod.gpu, pod.name.clone())).collect();
+        let Some(body) = site.bodies.get_mut(node) else { return };
+        let (page, start) = (body.page(now, &users), body.start());
         for slot in 0..self.clusters[cluster].slots.len() {
             let place = (cluster, slot);
             if self.slot(place).paused_until <= now {

@@ -2,7 +2,10 @@
 
 use std::{rc::Rc, time::Duration};
 
-use gpuheal_proto::ids::{ClusterId, ReplicaId};
+use gpuheal_proto::{
+    ids::{ClusterId, ReplicaId},
+    time::Timestamp,
+};
 use gpuheal_spoke_core::verify::Trust;
 
 use super::{START, Site, Slot, hands::Theirs};
@@ -92,13 +95,14 @@ impl Site {
         self.bodies.insert(name.to_owned(), body);
         self.theirs.insert(name.to_owned(), Theirs::default());
         for _ in 0..chance.below(3) {
-            self.pod_on(name);
+            self.pod_on(name, START);
         }
     }
 
-    pub(super) fn pod_on(&mut self, node: &str) {
+    pub(super) fn pod_on(&mut self, node: &str, started: Timestamp) {
         self.made += 1;
         let uid = format!("{}-pod-{}", self.id, self.made);
-        self.api.pod_starts(Pod { name: uid.clone(), uid, node: node.to_owned(), deleting: false });
+        let gpu = u8::try_from(self.made % u32::from(GPUS)).unwrap_or(0);
+        self.api.pod_starts(Pod { name: uid.clone(), uid, node: node.to_owned(), gpu, started, deleting: false });
     }
 }

@@ -125,6 +125,7 @@ impl World {
                 id: command.id,
                 action: command.action,
                 steps: command.steps.iter().map(|step| step.name().to_owned()).collect(),
+                gpu: command.gpu.clone(),
                 cordons: false,
                 state: CommandState::Signed,
                 steps_done: vec![],

@@ -9,10 +9,11 @@ fn faults() -> impl Strategy<Value = Vec<KnownFault>> {
     let code = proptest::sample::select(vec!["79", "31", "45", "63", "999", "high", "warn", "154", "145", "GPUUnhealthy", ""]);
     let kind = proptest::sample::select(Witness::ALL.to_vec());
     let evidence = proptest::sample::select(vec![EvidenceState::Seen, EvidenceState::Clear, EvidenceState::Stale]);
-    let one = (class, code, kind, any::<bool>(), any::<bool>(), evidence, 0i64..2000, 0u32..8, any::<bool>());
-    let one = one.prop_map(|(class, code, kind, edge, node, evidence, age, count, settled)| {
+    let on = proptest::sample::select(vec![None, Some(gpu(0x5d)), Some(gpu(0x5d)), Some(gpu(0x5e))]);
+    let one = (class, code, kind, any::<bool>(), on, evidence, 0i64..2000, 0u32..8, any::<bool>());
+    let one = one.prop_map(|(class, code, kind, edge, on, evidence, age, count, settled)| {
         let onset = if edge { Onset::Edge } else { Onset::Standing };
-        let mut fault = fault_on((!node).then(|| gpu(0x5d)), class, code, kind, onset);
+        let mut fault = fault_on(on, class, code, kind, onset);
         fault.evidence = Evidence { state: evidence, since: at(-age) };
         fault.first_at = at(-age);
         fault.count = count;
@@ -32,15 +33,18 @@ fn known_command() -> impl Strategy<Value = KnownCommand> {
         (Action::Release, vec!["release"]),
     ];
     let states = proptest::sample::select(CommandState::ALL.to_vec());
-    (proptest::sample::select(kinds), states, any::<bool>(), 0i64..1000).prop_map(|((action, steps), state, half, age)| {
-        let mut command = command(action, &steps, state);
-        if half && matches!(state, CommandState::Started | CommandState::Failed | CommandState::Cancelled) {
-            command.steps_done = vec![steps[0].to_owned()];
-        }
-        command.state_at = at(-age);
-        command.start_by = at(240 - age);
-        command
-    })
+    let gpus = proptest::sample::select(vec![None, Some(gpu(0x5d)), Some(gpu(0x5e))]);
+    (proptest::sample::select(kinds), states, any::<bool>(), 0i64..1000, gpus).prop_map(
+        |((action, steps), state, half, age, gpu)| {
+            let mut command = KnownCommand { gpu, ..command(action, &steps, state) };
+            if half && matches!(state, CommandState::Started | CommandState::Failed | CommandState::Cancelled) {
+                command.steps_done = vec![steps[0].to_owned()];
+            }
+            command.state_at = at(-age);
+            command.start_by = at(240 - age);
+            command
+        },
+    )
 }
 
 fn stories() -> impl Strategy<Value = Snapshot> {
@@ -143,6 +147,19 @@ proptest! {
             prop_assert!(command.plan_rev > story.node.plan_revision.max(story.node.plan_rev_floor));
             prop_assert!(command.times.created <= command.times.deliver_by && command.times.deliver_by <= command.times.start_by);
             prop_assert!(command.times.finish_by.since(command.times.created) <= gpuheal_proto::limits::COMMAND_LIFE_MAX);
+        }
+    }
+
+    #[test]
+    fn nobody_is_drained_twice_and_a_drain_of_one_gpu_is_for_faults_of_that_gpu(mut story in stories(), mode in modes()) {
+        story.request = None;
+        let decision = decide(&story, &policy(mode), now());
+        for command in decision.commands.iter().filter(|command| command.action == Action::Evict) {
+            let done = |c: &&KnownCommand| c.state == CommandState::Succeeded && c.steps.iter().any(|step| step == "drain");
+            let of: Vec<_> = story.commands.iter().filter(done).map(|c| c.gpu.clone()).collect();
+            prop_assert!(!of.contains(&None) && !of.contains(&command.gpu), "{:?} after {:?}", command, of);
+            let on = |key: &gpuheal_proto::ids::FaultKey| story.faults.iter().find(|fault| fault.key == *key).and_then(|fault| fault.gpu.clone());
+            prop_assert!(command.gpu.is_none() || command.fault_keys.iter().all(|key| on(key) == command.gpu), "{:?}", command);
         }
     }
 
