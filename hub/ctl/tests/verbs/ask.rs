@@ -47,7 +47,7 @@ async fn each_verb_says_the_same_as_table_json_and_yaml() {
         (&["audit", "list", "--incident", incident], "decision"),
         (&["audit", "list"], "SEQ"),
         (&["audit", "verify"], "CLUSTER"),
-        (&["process", NODE, "--cluster", "alpha", "--action", "evict", "--reason", "drill", "--request-id", "r1"], ""),
+        (&["process", NODE, "--cluster", "alpha", "--action", "mark", "--reason", "drill", "--request-id", "r1"], ""),
     ];
     for (verb, begins) in verbs {
         let table = running.run(verb).await;
@@ -153,7 +153,7 @@ async fn what_is_shown_fits_the_terminal_and_no_name_is_cut() {
         &["audit", "list", "--cluster", "alpha"],
         &["audit", "list", "--incident", incident],
         &["audit", "verify"],
-        &["process", NODE, "--cluster", "alpha", "--action", "evict", "--reason", "drill", "--request-id", "r1"],
+        &["process", NODE, "--cluster", "alpha", "--action", "mark", "--reason", "drill", "--request-id", "r1"],
     ];
     for verb in verbs {
         let piped = running.run(verb).await;
