@@ -48,6 +48,8 @@ pub enum Mutation {
     ToldBlind,
     /// The spoke works on one node for two commands of one plan revision.
     RivalsAtOnce,
+    /// The hub takes a drain of one GPU's users for one of the whole node.
+    AnyDrainIsAll,
 }
 
 impl Mutation {
@@ -75,6 +77,7 @@ impl Mutation {
         Self::AnySignature,
         Self::ToldBlind,
         Self::RivalsAtOnce,
+        Self::AnyDrainIsAll,
     ];
 }
 

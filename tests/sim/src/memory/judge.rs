@@ -66,6 +66,15 @@ impl Memory {
         Ok(())
     }
 
+    /// How a node would be judged now, and by what: nothing is changed.
+    #[must_use]
+    pub fn judgement(&self, id: &ClusterId, node: &NodeUid) -> Option<(Snapshot, Decision)> {
+        let policy = self.policy_in_force();
+        let snapshot = self.story(id, node, &policy, None)?;
+        let decision = decide(&snapshot, &policy, self.now);
+        Some((snapshot, decision))
+    }
+
     fn apply(&mut self, id: &ClusterId, snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Result<(), Error> {
         if let Some(change) = &decision.incident {
             self.apply_incident(id, snapshot, change, decision, policy)?;

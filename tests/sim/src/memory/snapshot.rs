@@ -29,7 +29,10 @@ impl Memory {
             None => snapshot::Node::never_shown(told?),
         };
         let incident = cluster.open_incident(node);
-        let (commands, undo) = incident.map(|incident| commands(cluster, incident)).unwrap_or_default();
+        let (mut commands, undo) = incident.map(|incident| commands(cluster, incident)).unwrap_or_default();
+        if self.mutations.has(Mutation::AnyDrainIsAll) {
+            commands.iter_mut().for_each(|command| command.gpu = None);
+        }
         let attempts_since = self.now.before(policy.settings.attempts.window);
         let mut shared = self.shared(id, cluster, policy);
         shared.newly_suspect = newly_suspect(cluster, node, self.now.before(policy.settings.breaker.window)) + 1;

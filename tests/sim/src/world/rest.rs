@@ -1,9 +1,10 @@
 //! The moment of truth: everything was given time to come to rest.
 
-use gpuheal_proto::{fault::FaultClass, time::Timestamp};
+use gpuheal_hub_core::{decide::VerdictOutcome, incident::IncidentState};
+use gpuheal_proto::{fault::FaultClass, ids::NodeUid, time::Timestamp, words::Mode};
 
 use super::World;
-use crate::body::Ill;
+use crate::body::{self, GPUS, Ill};
 
 impl World {
     /// The moment of truth: everything was given time to come to rest.
@@ -21,6 +22,32 @@ impl World {
             self.release_leaves_what_was_theirs(at, now);
             self.what_was_journaled_is_sent(at, now);
             self.what_stands_is_known(at, now);
+            self.who_uses_an_ill_gpu_is_gone(at, now);
+        }
+    }
+
+    /// Where a fault of one GPU is acted on and nothing more is planned, who used that GPU when the trouble began is gone: whichever
+    /// GPU failed first.
+    fn who_uses_an_ill_gpu_is_gone(&mut self, at: usize, now: Timestamp) {
+        let cluster = &self.clusters[at];
+        let mut left = Vec::new();
+        for body in cluster.bodies.values() {
+            let judged = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid));
+            let Some((story, decision)) = judged.filter(|(_, decision)| decision.commands.is_empty()) else { continue };
+            let Some(incident) = story.incident.filter(|incident| incident.state == IncidentState::Validating) else { continue };
+            let acts = decision.verdicts.iter().filter(|one| one.outcome == VerdictOutcome::Acts && one.mode == Mode::Heal);
+            let faults = acts.filter_map(|one| story.faults.iter().find(|fault| fault.key == one.key));
+            for uuid in faults.filter_map(|fault| fault.gpu.as_ref()?.uuid.as_ref()) {
+                let ill = (0..GPUS).find(|gpu| body::gpu_uuid(&body.name, *gpu) == uuid.as_str());
+                let stays =
+                    cluster.api.pods.values().find(|pod| {
+                        pod.node == body.name && Some(pod.gpu) == ill && !pod.deleting && pod.started < incident.opened_at
+                    });
+                left.extend(stays.map(|pod| format!("{} on {uuid} of {}/{}: {}", pod.name, cluster.id, body.name, incident.id)));
+            }
+        }
+        if let Some(first) = left.first() {
+            self.oracle.breaks("who uses an ill GPU is gone", now, first.clone());
         }
     }
 
