@@ -117,7 +117,7 @@ impl Case<'_> {
         if !self.progress.harmful_open.is_empty() {
             return self.under_way();
         }
-        if let Some(trouble) = self.progress.trouble() {
+        if let Some(trouble) = self.progress.trouble().filter(|_| !self.others_first()) {
             self.decision.reasons.insert(0, trouble.clone());
             self.would("a person looks, then process evict or release".to_owned());
             return self.page(IncidentState::Failed, trouble);
@@ -132,7 +132,7 @@ impl Case<'_> {
             self.again(until);
             return IncidentState::Blocked;
         }
-        if want == Some(Action::Evict) && self.needs_approval() {
+        if want == Some(Action::Evict) && self.needs_approval(drain.as_ref()) {
             return IncidentState::AwaitingApproval;
         }
         self.plan_harm(mark_needed, drain)
@@ -158,12 +158,26 @@ impl Case<'_> {
         if draining { IncidentState::Draining } else { IncidentState::Quarantining }
     }
 
+    /// A GPU's drain ended ill, and another GPU's users have still to be drained: they are, before a person is waited for. Not where
+    /// the trouble is the whole node's, nor where that one waits itself.
+    fn others_first(&self) -> bool {
+        let of_node = matches!(self.progress.mark, Stage::Failed(_) | Stage::Unknown(_)) || self.progress.drains.of_all_ended_ill();
+        let spent = self.recent_attempts() >= self.settings.attempts.max;
+        !of_node && !spent && self.next_drain().is_some_and(|drain| !drain.waits)
+    }
+
+    fn recent_attempts(&self) -> u32 {
+        let window = self.settings.attempts.window;
+        let recent = self.snapshot.attempts.iter().filter(|at| self.now.since(**at) < window).count();
+        u32::try_from(recent).unwrap_or(u32::MAX)
+    }
+
     /// What the faults are reason enough for; and whether the node's attempts are used up, so that it is marked alone.
     fn want(&mut self) -> (Option<Action>, bool) {
         let want = self.judged.iter().filter_map(|one| one.want).max();
         let rule = self.settings.attempts;
-        let recent = self.snapshot.attempts.iter().filter(|at| self.now.since(**at) < rule.window).count();
-        let spent = u32::try_from(recent).unwrap_or(u32::MAX) >= rule.max;
+        let recent = self.recent_attempts();
+        let spent = recent >= rule.max;
         if want.is_none() || !spent {
             return (want, false);
         }
@@ -199,8 +213,15 @@ impl Case<'_> {
         if waits || (!live && was_more) { IncidentState::Watching } else { IncidentState::Recorded }
     }
 
+    /// Calls a person once; in a Failed incident again for each fault that joins it and would be drained for: nobody else helps
+    /// its users.
     fn page(&mut self, state: IncidentState, text: String) -> IncidentState {
-        if self.incident().is_some_and(|incident| incident.state != state) {
+        let joins = |one: &Judged<'_>, keys: &[_]| one.want == Some(Action::Evict) && !keys.contains(&one.fault.key);
+        let news = self.incident().is_some_and(|incident| {
+            let joined = || self.judged.iter().any(|one| joins(one, &incident.fault_keys));
+            incident.state != state || (state == IncidentState::Failed && joined())
+        });
+        if news {
             self.decision.notify.push(Notice { urgency: Urgency::Page, text });
         }
         state
@@ -232,9 +253,10 @@ impl Case<'_> {
     }
 
     /// Mode approve waits for a person, whose yes is their own request: `process --action evict`.
-    fn needs_approval(&mut self) -> bool {
+    fn needs_approval(&mut self, drain: Option<&NextDrain>) -> bool {
         let asks = |one: &&Judged<'_>| one.want == Some(Action::Evict);
-        if self.judged.iter().filter(asks).any(|one| one.stance.mode == Mode::Heal) {
+        let all_wait = || !self.judged.iter().filter(asks).any(|one| one.stance.mode == Mode::Heal);
+        if !drain.map_or_else(all_wait, |drain| drain.waits) {
             return false;
         }
         let (node, cluster) = (&self.snapshot.node.reference.name, &self.snapshot.cluster.id);

@@ -9,7 +9,7 @@ use gpuheal_proto::{
     command::Refusal,
     fault::{FaultClass, GpuRef},
     ids::FaultKey,
-    words::Action,
+    words::{Action, Mode},
 };
 
 use super::{case::Case, judge::Judged, plan::Words, progress::Stage};
@@ -39,9 +39,14 @@ impl<'a> Drains<'a> {
         self.0.iter().any(|(drained, stage)| *stage == Stage::Done && covers(*drained, gpu))
     }
 
-    /// GPUs whose users are drained.
-    fn of_gpus(&self) -> impl Iterator<Item = &'a GpuRef> {
-        self.0.iter().filter(|(_, stage)| *stage == Stage::Done).filter_map(|(gpu, _)| *gpu)
+    /// A drain that covers this GPU has ended, well or ill: there is none to come.
+    fn over(&self, gpu: Option<&GpuRef>) -> bool {
+        self.0.iter().any(|(drained, stage)| !matches!(stage, Stage::None | Stage::Pending) && covers(*drained, gpu))
+    }
+
+    /// One of the whole node ended ill.
+    pub(super) fn of_all_ended_ill(&self) -> bool {
+        self.0.iter().any(|(gpu, stage)| gpu.is_none() && matches!(stage, Stage::Failed(_) | Stage::Unknown(_)))
     }
 
     /// The whole node is.
@@ -76,6 +81,8 @@ pub(super) struct NextDrain {
     gpu: Option<GpuRef>,
     /// The faults that it is for: once all of them are cleared it is not needed any more.
     faults: Vec<FaultKey>,
+    /// None of the faults that ask for it is in mode heal: a person says yes first.
+    pub(super) waits: bool,
     /// How far it reaches and why, for people.
     pub(super) words: String,
 }
@@ -91,17 +98,27 @@ impl NextDrain {
 
 impl Case<'_> {
     /// What is to be drained next for faults that no drain covers yet. One that is of the whole node, or whose GPU has no UUID that
-    /// anybody knows, needs the whole node.
+    /// anybody knows, needs the whole node. Faults in mode heal come first, and those that wait for a person neither start their
+    /// drain nor widen it. Once a GPU's drain has ended ill, only other GPUs have theirs: one of the whole node would ask again for
+    /// what failed.
     pub(super) fn next_drain(&self) -> Option<NextDrain> {
         let asking: Vec<&Judged<'_>> = self.judged.iter().filter(|one| one.want == Some(Action::Evict)).collect();
         let open = asking.iter().filter(|one| {
-            let done = self.progress.drains.done(one.fault.gpu.as_ref());
-            !done && (one.fault.gpu.is_some() || !self.accounted_for(one.fault, &asking))
+            let over = self.progress.drains.over(one.fault.gpu.as_ref());
+            !over && (one.fault.gpu.is_some() || !self.accounted_for(one.fault))
         });
-        let open: Vec<(&Judged<'_>, Option<GpuRef>)> = open.map(|one| (*one, identified(self.snapshot, one.fault))).collect();
+        let mut open: Vec<(&Judged<'_>, Option<GpuRef>)> = open.map(|one| (*one, identified(self.snapshot, one.fault))).collect();
+        if self.progress.drains.ended_ill().next().is_some() {
+            open.retain(|(_, gpu)| gpu.is_some());
+        }
+        let heals = |one: &Judged<'_>| one.stance.mode == Mode::Heal;
+        let waits = !open.iter().any(|(one, _)| heals(one));
+        open.retain(|(one, _)| waits || heals(one));
+        let counts = |one: &&Judged<'_>| one.want.is_some() && (waits || heals(one) || one.want < Some(Action::Evict));
         let of_all = |why: String| NextDrain {
             gpu: None,
-            faults: self.judged.iter().filter(|one| one.want.is_some()).map(|one| one.fault.key).collect(),
+            faults: self.judged.iter().filter(counts).map(|one| one.fault.key).collect(),
+            waits,
             words: format!("drains the whole node: {why}"),
         };
         if let Some((one, _)) = open.iter().find(|(_, gpu)| gpu.is_none()) {
@@ -114,22 +131,27 @@ impl Case<'_> {
         let then = if others.is_empty() { "" } else { "; those of the other GPUs that are ill come after" };
         Some(NextDrain {
             faults: ours.iter().map(|(one, _)| one.fault.key).collect(),
+            waits,
             words: format!("drains the users of GPU {name} alone{then}"),
             gpu: Some(gpu),
         })
     }
 
-    /// GPUs that are not offered any more, as many as are ill or were drained: the device plugin says only how many it took back, and
-    /// it takes back those that are ill. One more than those, and nobody knows which.
-    fn accounted_for(&self, fault: &KnownFault, asking: &[&Judged<'_>]) -> bool {
+    /// GPUs that are not offered any more, as many as are ill: the device plugin says only how many it took back, and it takes back
+    /// those of which the driver reports an Xid error that is no application's, and those that are gone, for no heat and no row that
+    /// waits for a reset. One more than those, and nobody knows which.
+    fn accounted_for(&self, fault: &KnownFault) -> bool {
         if fault.class != FaultClass::Allocatable || fault.code != WHOLE_GPUS {
             return false;
         }
         let node = &self.snapshot.node;
         let lacking = fault.count.max(node.capacity_gpus.saturating_sub(node.allocatable_gpus));
-        let ill = asking.iter().filter_map(|one| one.fault.gpu.as_ref());
+        let noticed = self.judged.iter().filter(|one| {
+            let class = matches!(one.fault.class, FaultClass::Xid | FaultClass::GpuLost) && !one.classified.user_app;
+            class && (one.live() || self.progress.drains.done(one.fault.gpu.as_ref()))
+        });
         let mut known: Vec<&GpuRef> = Vec::new();
-        for gpu in self.progress.drains.of_gpus().chain(ill) {
+        for gpu in noticed.filter_map(|one| one.fault.gpu.as_ref()) {
             // Only who is another for sure counts once more.
             if known.iter().all(|other| same_board(gpu, other) == Some(false)) {
                 known.push(gpu);

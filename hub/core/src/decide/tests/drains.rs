@@ -196,3 +196,95 @@ fn a_gpu_whose_fault_was_over_before_its_drain_began_holds_up_no_other() {
     story.commands = vec![void(gpuheal_proto::command::Refusal::OverCeiling)];
     assert_eq!((asked(&story), state(&decide(&story, &policy(Mode::Heal), now()))), (vec![], IncidentState::Blocked));
 }
+
+/// Policy approve, and these faults in mode heal.
+fn approve_but_heal(faults: &[&str]) -> crate::policy::Policy {
+    let mut policy = policy(Mode::Approve);
+    let rule = crate::policy::Rule {
+        scope: Default::default(),
+        faults: faults.iter().map(|fault| (*fault).into()).collect(),
+        priority: 0,
+        mode: Some(Mode::Heal),
+        act_from: None,
+        level: None,
+    };
+    policy.rules.insert("heal these".into(), rule);
+    policy
+}
+
+fn drains(decision: &Decision) -> usize {
+    decision.commands.iter().filter(|command| command.steps.iter().any(|step| step.name() == "drain")).count()
+}
+
+fn hot(on: Option<GpuRef>) -> KnownFault {
+    let fault = fault_on(on, FaultClass::Thermal, "warn", Witness::ExporterGauge, Onset::Edge);
+    KnownFault { first_at: at(-900), ..fault }
+}
+
+#[test]
+fn a_fault_that_waits_for_a_person_neither_starts_nor_widens_the_drain_of_one_that_does_not() {
+    let (a, b) = (gpu(A), gpu(B));
+    let xids = approve_but_heal(&["xid"]);
+    let thermal = approve_but_heal(&["thermal"]);
+    // Whichever is the worse, and where the other names no GPU.
+    let cases = [
+        (vec![hot(Some(a.clone())), lost(Some(b.clone()))], &xids, 1),
+        (vec![lost(Some(a.clone())), hot(Some(b.clone()))], &thermal, 1),
+        (vec![lost(None), hot(Some(b.clone()))], &thermal, 1),
+    ];
+    for (faults, policy, heals) in cases {
+        let decision = decide(&snapshot(faults.clone()), policy, now());
+        let [command] = &*decision.commands else { panic!("{decision:?}") };
+        assert_eq!((command.gpu.as_ref(), &command.fault_keys), (Some(&b), &vec![faults[heals].key]), "{faults:?}");
+        let after = decide(&drained(faults, &[(Some(b.clone()), CommandState::Succeeded)]), policy, now());
+        assert_eq!((drains(&after), state(&after)), (0, IncidentState::AwaitingApproval), "{after:?}");
+    }
+    let whole = vec![lost(Some(a)), hot(None)];
+    let decision = decide(&snapshot(whole.clone()), &thermal, now());
+    assert_eq!((decision.commands[0].gpu.clone(), &decision.commands[0].fault_keys), (None, &vec![whole[1].key]));
+}
+
+#[test]
+fn a_drain_that_failed_keeps_no_other_gpus_users_waiting() {
+    let (a, b) = (gpu(A), gpu(B));
+    let both = vec![lost(Some(a.clone())), lost(Some(b.clone()))];
+    for ended in [CommandState::Failed, CommandState::Unknown] {
+        assert_eq!(asked(&drained(both.clone(), &[(Some(a.clone()), ended)])), [Some(b.clone())]);
+        assert_eq!(asked(&drained(both.clone(), &[(None, ended)])), [], "the whole node's trouble is theirs too");
+        let more = [both.clone(), vec![hot(None)]].concat();
+        assert_eq!(asked(&drained(more.clone(), &[(Some(a.clone()), ended)])), [Some(b.clone())]);
+        let story = drained(more, &[(Some(a.clone()), ended), (Some(b.clone()), CommandState::Succeeded)]);
+        assert_eq!((asked(&story), state(&decide(&story, &policy(Mode::Heal), now()))), (vec![], IncidentState::Failed));
+    }
+    let story = drained(both, &[(Some(a), CommandState::Failed)]);
+    let decision = decide(&story, &policy(Mode::Approve), now());
+    assert_eq!((drains(&decision), state(&decision)), (0, IncidentState::Failed), "that one waits itself");
+}
+
+#[test]
+fn a_fault_that_joins_a_failed_incident_and_would_be_drained_for_pages_once_more() {
+    let (a, b) = (gpu(A), gpu(B));
+    let both = vec![lost(Some(a.clone())), lost(Some(b))];
+    let mut story = drained(both.clone(), &[(Some(a), CommandState::Failed)]);
+    let incident = story.incident.as_mut().unwrap();
+    incident.state = IncidentState::Failed;
+    incident.fault_keys = vec![both[0].key];
+    let pages = |story: &Snapshot| {
+        let notices = decide(story, &policy(Mode::Approve), now()).notify;
+        notices.iter().filter(|notice| notice.urgency == Urgency::Page && notice.text.starts_with("drain failed")).count()
+    };
+    assert_eq!(pages(&story), 1);
+    story.incident.as_mut().unwrap().fault_keys.push(both[1].key);
+    assert_eq!(pages(&story), 0, "it is known by now");
+}
+
+#[test]
+fn a_gpu_that_the_device_plugin_does_not_take_back_for_its_fault_explains_none_that_is_lacking() {
+    let (a, b) = (gpu(A), gpu(B));
+    let fault = fault_on(None, FaultClass::Allocatable, "nvidia.com/gpu", Witness::Allocatable, Onset::Edge);
+    let withheld = KnownFault { first_at: at(-900), count: 2, ..fault };
+    let done = [(Some(a.clone()), CommandState::Succeeded), (Some(b.clone()), CommandState::Succeeded)];
+    let with = |one: KnownFault| asked(&drained(vec![one, lost(Some(b.clone())), withheld.clone()], &done));
+    assert_eq!(with(hot(Some(a.clone()))), [None], "heat is nothing to the plugin");
+    assert_eq!(with(lost(Some(a.clone()))), []);
+}
