@@ -26,6 +26,8 @@ const GRACE_SLACK: Duration = Duration::from_secs(30);
 /// From so many attempts in a row on that brought no answer, people are told: one or two a restarting API server explains,
 /// and the third is asked some 3 s (1 + 2, with jitter half of it at least) and three timeouts of 2 s after the first.
 const UNANSWERED_TOLD: u32 = 3;
+/// Bytes of an owner's UID in a record: one of the API server's own has 36.
+const OWNER_UID_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -449,8 +451,16 @@ fn record(pod: &PodFacts, state: &str, reason: String, eviction_calls: u32) -> P
         reason,
         spared: false,
         eviction_calls,
-        owner_uid: pod.owner.as_ref().map(|owner| owner.uid.clone()).unwrap_or_default(),
+        owner_uid: pod.owner.as_ref().map(|owner| owner_uid(&owner.uid)).unwrap_or_default(),
     }
+}
+
+/// An owner's UID as a record keeps it. Whoever may make a pod writes its owners, and the API server asks no more of a UID there
+/// than that it is not empty: what is none is left out, since a record that does not fit its schema would keep the whole node from
+/// being healed.
+fn owner_uid(uid: &str) -> String {
+    let fits = uid.len() <= OWNER_UID_MAX && uid.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits { uid.to_owned() } else { String::new() }
 }
 
 #[cfg(test)]

@@ -250,3 +250,19 @@ fn what_is_being_asked_for_at_the_deadline_is_passed_too_once_it_is_refused() {
     assert_eq!(jobs.due(soon), ["a"], "the attempts before the deadline count no longer");
     assert!(jobs.launch("a").unwrap().bypass);
 }
+
+#[test]
+fn an_owner_whose_uid_is_none_is_left_out_of_the_record_of_its_pod() {
+    let recorded = |uid: &str| {
+        let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": uid, "controller": true}]);
+        let metadata = json!({"namespace": "ml", "name": "a", "uid": "a", "ownerReferences": owner});
+        let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
+        planned_record(&pod_facts(&pod).unwrap()).owner_uid
+    };
+    let uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+    assert_eq!(recorded(uid), uid);
+    assert_eq!(recorded(&"x".repeat(64)).len(), 64);
+    for none in ["x".repeat(65), "x".repeat(300), "a b".to_owned(), "a\nb".to_owned(), "ü".to_owned()] {
+        assert_eq!(recorded(&none), "", "{none}");
+    }
+}
