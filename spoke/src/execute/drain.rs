@@ -82,7 +82,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         },
     );
     hold_back(run, &mut plan);
-    volumes::hold_back(&run.ctx.kube, &mut plan, &storage.volumes).await;
+    volumes::hold_back(&run.ctx.kube, run.command.target.node.name.as_str(), &mut plan, &storage.volumes).await;
     let skipped: Vec<PodRecord> = plan.leftovers().map(jobs::skipped_record).collect();
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);

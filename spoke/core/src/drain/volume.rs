@@ -58,10 +58,31 @@ impl Attachment {
     }
 }
 
-/// Why a pod with this volume had better stay where it is: it could not start anywhere else. Nothing when all is well.
+/// A volume of a bound claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// The PersistentVolume.
+    pub name: String,
+    /// It may be attached to many nodes at once.
+    pub shared: bool,
+}
+
+impl Volume {
+    /// Of a claim with these access modes. One that asks for a single node's too is taken for that one's, unless all may write.
+    #[must_use]
+    pub fn of_claim(name: String, access_modes: &[String]) -> Self {
+        let written = access_modes.iter().any(|mode| mode == "ReadWriteMany");
+        let read = !access_modes.is_empty() && access_modes.iter().all(|mode| mode == "ReadOnlyMany");
+        Self { name, shared: written || read }
+    }
+}
+
+/// Why a pod of this node with this volume had better stay where it is: it could not start anywhere else. Nothing when all is well.
+/// A volume that many nodes share says by its other attachments nothing of whether it could follow: those are other pods'.
 #[must_use]
-pub fn trouble(attachments: &[Attachment], volume: &str) -> Option<String> {
-    attachments.iter().filter(|one| one.volume == volume).find_map(Attachment::trouble)
+pub fn trouble(attachments: &[Attachment], volume: &Volume, node: &str) -> Option<String> {
+    let matters = |one: &&Attachment| one.volume == volume.name && (!volume.shared || one.node == node);
+    attachments.iter().filter(matters).find_map(Attachment::trouble)
 }
 
 #[cfg(test)]
@@ -76,14 +97,36 @@ mod tests {
     }
 
     fn told(status: Value) -> Option<String> {
-        trouble(&[attachment(json!({"attached": true})), attachment(status)], "pv-1")
+        trouble(&[attachment(json!({"attached": true})), attachment(status)], &volume("pv-1", "ReadWriteOnce"), "n1")
+    }
+
+    fn volume(name: &str, mode: &str) -> Volume {
+        Volume::of_claim(name.to_owned(), &[mode.to_owned()])
+    }
+
+    #[test]
+    fn of_a_volume_that_many_nodes_share_only_this_nodes_attachment_counts() {
+        let ill = [attachment(json!({"attached": false}))];
+        for mode in ["ReadWriteMany", "ReadOnlyMany"] {
+            assert_eq!(trouble(&ill, &volume("pv-1", mode), "n2"), None, "{mode}: another node's");
+            assert!(trouble(&ill, &volume("pv-1", mode), "n1").is_some(), "{mode}: its own");
+        }
+        for mode in ["ReadWriteOnce", "ReadWriteOncePod"] {
+            assert!(trouble(&ill, &volume("pv-1", mode), "n2").is_some(), "{mode}: it can be nowhere else");
+        }
+        let both = Volume::of_claim("pv-1".to_owned(), &["ReadWriteOnce".to_owned(), "ReadOnlyMany".to_owned()]);
+        assert!(!both.shared && !Volume::of_claim("pv-1".to_owned(), &[]).shared);
     }
 
     #[test]
     fn a_volume_that_is_attached_and_of_which_no_error_is_told_can_follow_its_pod() {
         assert_eq!(told(json!({"attached": true})), None);
-        assert_eq!(trouble(&[attachment(json!({"attached": false}))], "pv-2"), None, "another volume's");
-        assert_eq!(trouble(&[], "pv-1"), None, "it needs no attaching");
+        assert_eq!(
+            trouble(&[attachment(json!({"attached": false}))], &volume("pv-2", "ReadWriteOnce"), "n1"),
+            None,
+            "another volume's"
+        );
+        assert_eq!(trouble(&[], &volume("pv-1", "ReadWriteOnce"), "n1"), None, "it needs no attaching");
     }
 
     #[test]

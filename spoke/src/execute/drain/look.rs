@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, holds_gpu, pod};
+use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, holds_gpu, pod, volume::Volume};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::{
     Api,
@@ -124,7 +124,10 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
         match kube.call("get claim", api.get(&claim)).await {
             Ok(found) if found.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") => {
                 let claim = format!("{namespace}/{claim}");
-                known.volumes.extend(found.spec.and_then(|spec| spec.volume_name).map(|volume| (claim.clone(), volume)));
+                let volume = found
+                    .spec
+                    .and_then(|spec| Some(Volume::of_claim(spec.volume_name?, spec.access_modes.as_deref().unwrap_or_default())));
+                known.volumes.extend(volume.map(|volume| (claim.clone(), volume)));
                 known.bound.insert(claim);
             }
             Ok(_) => {}

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_spoke_core::drain::{
     Plan, PodFacts,
-    volume::{Attachment, trouble},
+    volume::{Attachment, Volume, trouble},
 };
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, api::ListParams};
@@ -19,11 +19,12 @@ const PAGE: u32 = 500;
 const PAGES_MAX: usize = 100;
 
 /// The volume of each bound claim, by `namespace/name` of the claim.
-pub(super) type Volumes = BTreeMap<String, String>;
+pub(super) type Volumes = BTreeMap<String, Volume>;
 
 /// Leaves where they are those whose volumes could not follow them.
-pub(super) async fn hold_back(kube: &Kube, plan: &mut Plan, volumes: &Volumes) {
-    let wanted: BTreeSet<&str> = plan.stateful.iter().flat_map(|planned| of(&planned.pod, volumes)).collect();
+pub(super) async fn hold_back(kube: &Kube, node: &str, plan: &mut Plan, volumes: &Volumes) {
+    let wanted: BTreeSet<&str> =
+        plan.stateful.iter().flat_map(|planned| of(&planned.pod, volumes)).map(|volume| volume.name.as_str()).collect();
     if wanted.is_empty() {
         return;
     }
@@ -35,7 +36,7 @@ pub(super) async fn hold_back(kube: &Kube, plan: &mut Plan, volumes: &Volumes) {
                 Some(format!("has storage, and its VolumeAttachments could not be read: {error}"))
             }
             Err(_) => None,
-            Ok(known) => own.find_map(|volume| trouble(known, volume)),
+            Ok(known) => own.find_map(|volume| trouble(known, volume, node)),
         }
     });
 }
@@ -43,7 +44,7 @@ pub(super) async fn hold_back(kube: &Kube, plan: &mut Plan, volumes: &Volumes) {
 /// What to say of the volumes of pods that we stopped waiting for; empty when no such volume is attached to their node. Nobody
 /// detaches them while the machine may still write to them, and no other pod gets them before.
 pub(super) async fn kept(kube: &Kube, node: &str, stuck: &[PodFacts], volumes: &Volumes) -> String {
-    let wanted: BTreeSet<&str> = stuck.iter().flat_map(|pod| of(pod, volumes)).collect();
+    let wanted: BTreeSet<&str> = stuck.iter().flat_map(|pod| of(pod, volumes)).map(|volume| volume.name.as_str()).collect();
     if wanted.is_empty() {
         return String::new();
     }
@@ -61,8 +62,8 @@ pub(super) async fn kept(kube: &Kube, node: &str, stuck: &[PodFacts], volumes: &
     )
 }
 
-fn of<'a>(pod: &'a PodFacts, volumes: &'a Volumes) -> impl Iterator<Item = &'a str> {
-    pod.claims.iter().filter_map(|claim| volumes.get(&format!("{}/{claim}", pod.namespace)).map(String::as_str))
+fn of<'a>(pod: &'a PodFacts, volumes: &'a Volumes) -> impl Iterator<Item = &'a Volume> {
+    pod.claims.iter().filter_map(|claim| volumes.get(&format!("{}/{claim}", pod.namespace)))
 }
 
 /// Those of these volumes, on whatever node: no selector finds them by volume or node, so that all are read, page by page.
