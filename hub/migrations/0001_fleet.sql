@@ -6,6 +6,7 @@ CREATE TABLE hub_state (
     raised_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     reason text NOT NULL,
     stop_reason text,
+    recognised_run text,
     CONSTRAINT hub_state_pkey PRIMARY KEY (only_row),
     CONSTRAINT hub_state_one_row CHECK (only_row),
     CONSTRAINT hub_state_term_positive CHECK (hub_term > 0)
@@ -15,8 +16,24 @@ COMMENT ON COLUMN hub_state.only_row IS 'Always true: there is one row';
 COMMENT ON COLUMN hub_state.hub_term IS 'Epoch of the database: raised at each promotion or restore, never lowered';
 COMMENT ON COLUMN hub_state.raised_at IS 'When the term was raised last';
 COMMENT ON COLUMN hub_state.reason IS 'Why it was raised';
+COMMENT ON COLUMN hub_state.recognised_run IS 'The run of the server that a hub has recognised last, as server_run() names it: in any other, commits may have been lost since';
 COMMENT ON COLUMN hub_state.stop_reason IS 'Why the whole fleet is stopped; none: it is not';
 INSERT INTO hub_state (hub_term, reason) VALUES (1, 'new database');
+
+CREATE TABLE hub_marks (
+    hub_id text NOT NULL,
+    mark uuid NOT NULL,
+    left_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT hub_marks_pkey PRIMARY KEY (hub_id)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE hub_marks IS 'A mark of each hub, another twice a second: one that a hub has left and does not find again was lost with all that was committed since';
+COMMENT ON COLUMN hub_marks.hub_id IS 'The process that left it';
+COMMENT ON COLUMN hub_marks.mark IS 'Chosen at random each time';
+COMMENT ON COLUMN hub_marks.left_at IS 'When; rows of hubs that are gone for a day are deleted';
+
+CREATE FUNCTION server_run() RETURNS text LANGUAGE sql STABLE AS
+    'SELECT format(''database %s, server started at %s'', oid, extract(epoch FROM pg_postmaster_start_time())) FROM pg_database WHERE datname = current_database()';
+COMMENT ON FUNCTION server_run() IS 'Which database in which run of which server this is: no two of them have the same name';
 
 CREATE TABLE clusters (
     cluster_id text NOT NULL,

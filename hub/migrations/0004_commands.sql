@@ -60,6 +60,7 @@ CREATE TABLE commands (
     cancel_asked_at timestamptz,
     cancel_envelope bytea,
     cancel_sent_at timestamptz,
+    outcome_asked_at timestamptz,
     CONSTRAINT commands_pkey PRIMARY KEY (cluster_id, command_id),
     CONSTRAINT commands_idempotency UNIQUE (cluster_id, idempotency_key),
     CONSTRAINT commands_seq_unique UNIQUE (cluster_id, cmd_seq),
@@ -84,6 +85,7 @@ CREATE TABLE commands (
 CREATE INDEX commands_to_sign ON commands (cluster_id, cmd_seq) WHERE state = 'PROPOSED';
 CREATE INDEX commands_to_send ON commands (cluster_id, cmd_seq) WHERE state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED');
 CREATE INDEX commands_to_cancel ON commands (cluster_id) WHERE cancel_asked_at IS NOT NULL AND cancel_sent_at IS NULL;
+CREATE INDEX commands_end_assumed ON commands (cluster_id, expires_at) WHERE state IN ('EXPIRED', 'UNKNOWN') OR (state = 'CANCELLED' AND status_seq = 0);
 CREATE INDEX commands_open_by_deadline ON commands (start_by) WHERE state IN ('PROPOSED', 'AWAITING_APPROVAL', 'SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED');
 CREATE INDEX commands_by_node ON commands (cluster_id, node_uid, created_at);
 CREATE INDEX commands_by_incident ON commands (cluster_id, incident_id);
@@ -138,6 +140,7 @@ COMMENT ON COLUMN commands.cancel_reason IS 'Why it was called off';
 COMMENT ON COLUMN commands.cancel_asked_at IS 'When it was called off';
 COMMENT ON COLUMN commands.cancel_envelope IS 'Signed cancellation, as sent';
 COMMENT ON COLUMN commands.cancel_sent_at IS 'When that was put on a stream';
+COMMENT ON COLUMN commands.outcome_asked_at IS 'When its cluster was last asked what became of it, since nobody had told its end';
 
 CREATE TABLE reports (
     cluster_id text NOT NULL,

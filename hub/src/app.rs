@@ -19,9 +19,11 @@ use uuid::Uuid;
 
 use crate::{
     args::{Args, Command, Database, Serve},
-    clock, decide, deliver, fleet, http,
+    clock,
+    database::DatabaseWatch,
+    decide, deliver, fleet, http,
     ingest::Ingest,
-    link::{self, Board, Link, Registry, Seen, Throttle, Verdicts, gone, prune},
+    link::{self, Board, Link, Registry, Seen, Throttle, Unheard, Verdicts, gone, prune},
     policy_file::{PolicyCheck, PolicyFile},
     settle,
     sign::{self, Key, Signer},
@@ -121,6 +123,8 @@ impl Hub {
         let board = Arc::new(Board::new(signer.clone(), registry.clone()));
 
         let mut stages = JoinSet::new();
+        let mut database = DatabaseWatch::new(pool.clone(), wake.clone(), hub_id.clone());
+        database.look().await.context("cannot tell which run of its server the database is in")?;
         let (ingest, committer) = Ingest::start_judging(pool.clone(), wake.clone(), Some(signer.clone()), back.clone());
         stages.spawn(async move { drop(committer.await) });
         for _ in 0..decide::WORKERS {
@@ -129,9 +133,11 @@ impl Hub {
         stages.spawn(settle::run(pool.clone(), wake.clone(), back.clone()));
         stages.spawn(sign::Stage { pool: pool.clone(), signer, wake: wake.clone() }.run(back.clone()));
         stages.spawn(deliver::Stage::new(pool.clone(), registry.clone(), wake.clone()).run(back.clone()));
+        stages.spawn(Unheard::new(pool.clone(), registry.clone()).run(back.clone()));
         stages.spawn(Verdicts::new(pool.clone(), registry.clone()).run(back.clone()));
         stages.spawn(Throttle { ingest: ingest.clone(), registry: registry.clone() }.run(back.clone()));
         stages.spawn(Seen { pool: pool.clone(), registry: registry.clone() }.run(back.clone()));
+        stages.spawn(database.run(back.clone()));
         stages.spawn(gone::run(pool.clone(), back.clone()));
         stages.spawn(prune::run(pool.clone(), back.clone()));
         stages.spawn(identity.clone().watch(back.clone()));

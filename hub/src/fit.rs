@@ -100,7 +100,7 @@ macro_rules! texts {
 }
 
 texts!(
-    Hello: cluster_id, kube_system_uid, replica_id, boot_id, version, caps, journals, open_commands;
+    Hello: cluster_id, kube_system_uid, replica_id, boot_id, version, caps, journals, open_commands, cmd_id_seen;
     JournalHead: stream_id;
     Gap: stream_id, reason, counts_by_class;
     SnapshotPart: nodes, config, sources;
@@ -119,7 +119,7 @@ texts!(
     UndoRecord: fields;
     UndoField: key, before, after, resource_version;
     SettingsAck: errors;
-    Heartbeat: head;
+    Heartbeat: head, cmd_id_seen;
 );
 
 #[cfg(test)]

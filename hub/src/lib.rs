@@ -9,6 +9,7 @@ pub mod app;
 pub mod args;
 pub mod audit;
 pub mod clock;
+pub mod database;
 pub mod decide;
 pub mod deliver;
 mod fit;

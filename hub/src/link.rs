@@ -16,6 +16,7 @@ mod serve;
 mod settings;
 pub mod skew;
 mod throttle;
+mod unheard;
 mod up;
 mod verdicts;
 
@@ -57,6 +58,7 @@ pub use seen::Seen;
 pub use serve::serve;
 pub use settings::Board;
 pub use throttle::Throttle;
+pub use unheard::Unheard;
 pub use verdicts::Verdicts;
 
 /// The first message must be here by then.
@@ -381,7 +383,7 @@ const fn kind(message: &attach_request::Message) -> &'static str {
 
 /// Asks for all that a cluster has.
 const fn resync() -> Resync {
-    Resync { snapshot: true, standing_faults: true, open_commands: true }
+    Resync { snapshot: true, standing_faults: true, open_commands: true, command_ids: Vec::new() }
 }
 
 /// A session's word that it cannot go on and had better not come again soon.

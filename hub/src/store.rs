@@ -14,6 +14,7 @@ pub mod fleet;
 pub mod incident;
 pub mod journal;
 pub mod judgement;
+pub mod leading;
 pub mod moment;
 pub mod node;
 pub mod outbox;
@@ -25,11 +26,14 @@ pub mod prune;
 pub mod quarantine;
 pub mod report;
 pub mod revocation;
+pub mod server;
 pub mod session;
 pub mod settle;
 pub mod snapshot;
 pub mod stop;
 pub mod stream;
+pub mod term;
+pub mod unheard;
 
 use sqlx::postgres::PgQueryResult;
 

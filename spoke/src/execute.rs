@@ -5,6 +5,7 @@
 //! one appears later.
 
 pub mod api;
+mod asked;
 mod cancel;
 pub mod dates;
 mod drain;
@@ -113,19 +114,33 @@ struct Ctx {
     actions: Arc<Actions>,
     reports: Reports,
     fences: FenceStore,
-    fence: Mutex<Option<Fence>>,
+    /// The reign in which it was read, and what it said.
+    fence: Mutex<Option<(u64, Fence)>>,
     config: watch::Receiver<Arc<Config>>,
     /// Ends every task without a last word: leadership is gone, or the process ends.
     halt: CancellationToken,
 }
 
 impl Ctx {
+    /// The fence, once it was read in this reign: what another leader raised since an earlier one is not in what was read then.
     fn fence(&self) -> Option<Fence> {
-        *self.fence.lock().expect("no holder of this lock panics")
+        let known = *self.fence.lock().expect("no holder of this lock panics");
+        known.filter(|(reign, _)| self.reign() == Some(*reign)).map(|(_, fence)| fence)
     }
 
-    fn set_fence(&self, fence: Fence) {
-        *self.fence.lock().expect("no holder of this lock panics") = Some(fence);
+    /// What is known of it, in whichever reign it was read.
+    fn fence_heard(&self) -> Fence {
+        self.fence.lock().expect("no holder of this lock panics").map(|(_, fence)| fence).unwrap_or_default()
+    }
+
+    /// It was read or raised in this reign. The object only rises: of two answers that overtook each other the higher counts.
+    fn set_fence(&self, reign: u64, read: Fence) {
+        let mut known = self.fence.lock().expect("no holder of this lock panics");
+        *known = match *known {
+            Some((of, fence)) if of > reign => Some((of, fence)),
+            Some((of, fence)) if of == reign => Some((reign, fence.and(read))),
+            _ => Some((reign, read)),
+        };
     }
 
     fn config(&self) -> Arc<Config> {
@@ -163,7 +178,7 @@ enum Back {
         id: CommandId,
         node: Result<Option<Box<NodeFacts>>, api::Error>,
     },
-    Fence(Result<Fence, fence::Error>),
+    Fence(u64, Result<Fence, fence::Error>),
     Settled(CommandId),
     /// The task of this command panicked.
     Died(CommandId),

@@ -20,8 +20,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::record::{
-    begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest_seq, is_final,
-    may_have_begun, new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
+    begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest, is_final, may_have_begun,
+    new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
 pub use self::standing::{await_release, marked_node, may_go, released, standing_marks, standing_undo};
 

@@ -18,6 +18,8 @@ pub enum Down {
     Cancel(Bytes),
     /// The hub has committed a status: it need not be reported again.
     StatusAck(v1::StatusAck),
+    /// The hub asks how these commands stand, since nobody has told it their end.
+    Tell(Vec<String>),
 }
 
 /// From the elector to everyone: does this replica lead, and by which transition of the Lease?
@@ -83,13 +85,17 @@ pub struct Attachment {
     pub report_again: u64,
 }
 
-/// From the hand to the link, for Hello: the highest numbers seen and the HealActions without a final state.
+/// From the hand to the link, for Hello and heartbeats: the highest numbers seen and the HealActions without a final state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// The reign in which all HealActions were listed and the fence was read: only then do the numbers say all that there is.
+    pub whole_in: Option<u64>,
     /// Highest hub term in the fence.
     pub hub_term: u64,
     /// Highest cmd_seq in HealActions.
     pub cmd_seq: u64,
+    /// The command of that number.
+    pub cmd_id: String,
     /// Version of the trust bundle in force.
     pub trust_version: u64,
     /// Ids of HealActions without a final state, at most 4096.

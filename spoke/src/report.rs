@@ -27,7 +27,7 @@ use crate::{
     healaction::{self, HealAction, PodRecord, StepRecord},
 };
 
-pub(crate) use again::{again, tell_again};
+pub(crate) use again::{again, asked, tell_again};
 
 /// Pods of one step that are told; the rest is in the HealAction.
 const PODS_MAX: usize = 256;

@@ -31,8 +31,8 @@ use crate::{
             Config, NodeRow, StateHead, StateMove, cluster_ensure, nodes_absent, nodes_digest, nodes_gone, nodes_lock,
             nodes_of_concern, nodes_upsert, plan_revs_adopt, size_count, state_advance, state_head_lock,
         },
-        pool::hub_term_raise,
         session::session_hold,
+        term::term_raise,
     },
 };
 
@@ -298,7 +298,7 @@ async fn regression(conn: &mut PgConnection, cluster: &ClusterId, adopting: bool
         return Ok(Vec::new());
     }
     let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");
-    let term = hub_term_raise(conn, &reason).await?;
+    let term = term_raise(conn, 0, &reason).await?;
     tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
     Ok(vec![Entry {
         kind: Kind::TermRaised,

@@ -13,7 +13,7 @@ use super::{goaway, goaway_long, lanes::Lane, registry::Registry};
 use crate::{
     identity::denied::DenyList,
     metrics,
-    store::{self, Labelled as _, pool::answered, quarantine, revocation, session},
+    store::{self, Labelled as _, pool::answered, quarantine, revocation, term},
     wake::Wake,
 };
 
@@ -48,7 +48,7 @@ impl Guard {
         let mut conn = self.pool.acquire().await.label("guard.connect")?;
         let denials = revocation::denials(&mut conn).await?;
         let quarantined: BTreeSet<String> = quarantine::quarantines(&mut conn).await?.into_iter().collect();
-        let now = session::hub_term(&mut conn).await?;
+        let now = term::hub_term(&mut conn).await?;
         drop(conn);
         if term.replace(now).is_some_and(|before| before < now) {
             self.resync(now);
@@ -79,6 +79,8 @@ impl Guard {
             "the database's epoch has risen: every cluster is asked for all that it has"
         );
         for session in sessions {
+            // Its proof is of before: the next beat, which the question brings, shows the numbers that its cluster has seen.
+            session.set_lease(None);
             // A lane without room belongs to a spoke that does not read. It would never be asked again: the next session asks.
             if session.offer(Lane::Control, Message::Resync(super::resync())).is_err() {
                 session.finish("stalled", Some(goaway("it could not be asked for all that it has")));

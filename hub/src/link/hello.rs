@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use gpuheal_proto::{
     bytes_text::clip,
-    ids::{ClusterId, ParseIdError, ReplicaId, StreamId},
+    ids::{ClusterId, CommandId, ParseIdError, ReplicaId, StreamId},
     link::v1,
 };
 
@@ -36,16 +36,25 @@ pub struct Hello {
     pub journals: Vec<Journal>,
     /// Its process found no journal: what an earlier one of this name held is gone.
     pub journal_new: bool,
-    /// Highest epoch of a database that it has seen.
-    pub hub_term_seen: u64,
-    /// Highest epoch of a database that it was welcomed under.
-    pub hub_term_heard: u64,
-    /// Highest number of a command that it has seen.
-    pub cmd_seq_seen: u64,
+    /// The highest numbers that it has seen.
+    pub seen: Seen,
     /// Proof of leadership, when it leads.
     pub lease_transitions: Option<u64>,
     /// Its wall clock, if it told it.
     pub wall: Option<Wall>,
+}
+
+/// The highest numbers that a replica has seen: what a database with lower ones has lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Epoch of a database, in its cluster's commands.
+    pub term: u64,
+    /// Epoch of a database that it was welcomed under.
+    pub term_heard: u64,
+    /// Number of a command.
+    pub cmd_seq: u64,
+    /// That command, where it has one on record.
+    pub cmd_id: Option<CommandId>,
 }
 
 /// A journal, and how far it goes.
@@ -64,6 +73,19 @@ impl Journal {
     /// When its id breaks its rule.
     pub fn read(head: &v1::JournalHead) -> Result<Self, ParseIdError> {
         Ok(Self { stream: StreamId::parse(&head.stream_id)?, upto: head.next_seq.saturating_sub(1) })
+    }
+}
+
+impl Seen {
+    /// From a heartbeat.
+    #[must_use]
+    pub fn told(beat: &v1::Heartbeat) -> Self {
+        Self {
+            term: beat.hub_term_seen,
+            term_heard: 0,
+            cmd_seq: beat.cmd_seq_seen,
+            cmd_id: CommandId::parse(&beat.cmd_id_seen).ok(),
+        }
     }
 }
 
@@ -97,9 +119,12 @@ impl Hello {
             caps: hello.caps,
             journals: hello.journals.iter().map(Journal::read).collect::<Result<_, _>>()?,
             journal_new: hello.journal_new,
-            hub_term_seen: hello.hub_term_seen,
-            hub_term_heard: hello.hub_term_heard,
-            cmd_seq_seen: hello.cmd_seq_seen,
+            seen: Seen {
+                term: hello.hub_term_seen,
+                term_heard: hello.hub_term_heard,
+                cmd_seq: hello.cmd_seq_seen,
+                cmd_id: CommandId::parse(&hello.cmd_id_seen).ok(),
+            },
             lease_transitions: hello.lease_transitions,
             wall: Wall::read(hello.wall_unix_ms, heard),
         })

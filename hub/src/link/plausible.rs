@@ -4,7 +4,7 @@
 
 use gpuheal_proto::limits::{COMMANDS_AHEAD_MAX, SEQ_MAX};
 
-use super::hello::Hello;
+use super::hello::{Hello, Seen};
 
 /// How far a database that is restored may be behind its own epoch, which rises once at each failover or restore: one an
 /// hour for 119 years. Spokes that lie need 2^43 attaches to bring it to its end, at 400 a second 690 years.
@@ -13,16 +13,21 @@ const TERMS_AHEAD_MAX: u64 = 1 << 20;
 /// What in a Hello no hub can have given out, against the epoch and the number of the cluster's last command here.
 #[must_use]
 pub fn beyond(hello: &Hello, hub_term: u64, cmd_seq: u64) -> Option<String> {
-    let terms = hub_term.saturating_add(TERMS_AHEAD_MAX);
-    let seen = hello.hub_term_seen.max(hello.hub_term_heard);
-    if seen > terms {
-        return Some(format!("it has seen term {seen}, this database has {hub_term}"));
-    }
     if let Some(journal) = hello.journals.iter().find(|journal| journal.upto > SEQ_MAX) {
         return Some(format!("its journal {} holds a record {}, no journal has so many", journal.stream, journal.upto));
     }
+    unseen(hello.seen, hub_term, cmd_seq)
+}
+
+/// What of the numbers that a replica says it has seen no hub can have given out.
+#[must_use]
+pub fn unseen(says: Seen, hub_term: u64, cmd_seq: u64) -> Option<String> {
+    let term = says.term.max(says.term_heard);
+    if term > hub_term.saturating_add(TERMS_AHEAD_MAX) {
+        return Some(format!("it has seen term {term}, this database has {hub_term}"));
+    }
     let commands = cmd_seq.saturating_add(COMMANDS_AHEAD_MAX).min(SEQ_MAX);
-    (hello.cmd_seq_seen > commands).then(|| format!("it has seen command {}, this database has {cmd_seq}", hello.cmd_seq_seen))
+    (says.cmd_seq > commands).then(|| format!("it has seen command {}, this database has {cmd_seq}", says.cmd_seq))
 }
 
 #[cfg(test)]
@@ -41,9 +46,7 @@ mod tests {
             caps: Vec::new(),
             journals: Vec::new(),
             journal_new: false,
-            hub_term_seen,
-            hub_term_heard: 0,
-            cmd_seq_seen,
+            seen: Seen { term: hub_term_seen, cmd_seq: cmd_seq_seen, ..Seen::default() },
             lease_transitions: None,
             wall: None,
         }
@@ -66,7 +69,7 @@ mod tests {
         assert!(beyond(&Hello { journals: vec![journal.clone()], ..seen(1, 0) }, 1, 0).is_none());
         let journal = Journal { upto: SEQ_MAX + 1, ..journal };
         assert!(beyond(&Hello { journals: vec![journal], ..seen(1, 0) }, 1, 0).is_some());
-        let heard = Hello { hub_term_heard: u64::MAX, ..seen(1, 0) };
+        let heard = Hello { seen: Seen { term_heard: u64::MAX, ..Seen::default() }, ..seen(1, 0) };
         assert!(beyond(&heard, 1, 0).is_some(), "a Welcome is no better proof");
         assert!(beyond(&seen(1, SEQ_MAX + 1), 1, u64::MAX).is_some(), "whatever the counter says");
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     identity::denied::Certificate,
     metrics,
-    store::{outbox::Leading, session::Alive},
+    store::{leading::Leading, session::Alive},
 };
 
 /// Stands for "does not lead".
@@ -56,6 +56,8 @@ pub struct Session {
     head: Mutex<Option<(Journal, bool)>>,
     /// Its replica's wall clock is far off.
     clock_apart: AtomicBool,
+    /// A heartbeat of its has raised the epoch.
+    raised: AtomicBool,
     cause: OnceLock<&'static str>,
 }
 
@@ -72,8 +74,14 @@ impl Session {
             busy: AtomicBool::new(false),
             head: Mutex::new(None),
             clock_apart: AtomicBool::new(false),
+            raised: AtomicBool::new(false),
             cause: OnceLock::new(),
         }
+    }
+
+    /// Its heartbeat has raised the epoch; true when it is not the first that did.
+    pub(super) fn raises_again(&self) -> bool {
+        self.raised.swap(true, Relaxed)
     }
 
     /// Its cluster.

@@ -14,7 +14,13 @@ use prost::Message as _;
 use tokio::{sync::mpsc, time::Instant};
 use tonic::{Code, Status, Streaming};
 
-use super::{Inner, goaway, hello::Journal, kind, lanes::Lane, registry::Session};
+use super::{
+    Inner, goaway,
+    hello::{Journal, Seen},
+    kind,
+    lanes::Lane,
+    registry::Session,
+};
 use crate::{
     decide, fit,
     ingest::{self, Origin, Taken},
@@ -22,7 +28,7 @@ use crate::{
     store::{
         self, journal,
         pool::answered,
-        session::{session_lease, settings_ack},
+        session::{Lead, session_lead, settings_ack},
     },
 };
 
@@ -236,10 +242,24 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
     if beat.lease_transitions == session.lease() {
         return Ok(());
     }
-    let mut conn = inner.pool.acquire().await.map_err(stage)?;
-    let owned = session_lease(&mut conn, session.cluster(), session.replica(), session.generation(), beat.lease_transitions);
-    if !owned.await.map_err(stage)? {
-        return Err(Error::Stale);
+    let mut tx = inner.pool.begin().await.map_err(stage)?;
+    let owner = (session.replica(), session.generation());
+    match session_lead(&mut tx, session.cluster(), owner, beat.lease_transitions, Seen::told(beat)).await? {
+        Lead::TakenOver => return Err(Error::Stale),
+        Lead::Implausible { detail } => {
+            tracing::error!(cluster.id = %session.cluster(), replica.id = %session.replica(), detail, "a leader says that it has seen what no hub can have given out");
+            return Err(Error::Protocol("a heartbeat with numbers that no hub can have given out"));
+        }
+        Lead::Noted { term_raised } => {
+            tx.commit().await.map_err(stage)?;
+            if term_raised {
+                tracing::error!(cluster.id = %session.cluster(), "this database lost commits that a cluster has seen: term raised");
+                // Whoever could do that at the pace of a stream would not be held back by the admission of attaches.
+                if session.raises_again() {
+                    return Err(Error::Protocol("a second heartbeat that raises the epoch"));
+                }
+            }
+        }
     }
     session.set_lease(beat.lease_transitions);
     inner.registry.leadership_moved();

@@ -28,6 +28,7 @@ use crate::{
         incident::{Decided, incident_move, incident_open},
         judgement::judgement_lock,
         moment,
+        term::cmd_seq_adopt,
     },
 };
 
@@ -95,6 +96,7 @@ async fn take(
         incident_move(conn, cluster, &command.target.node, decided).await?;
     }
     plan_rev_keep(conn, cluster, &command.target.node.uid, command.plan_rev).await?;
+    cmd_seq_adopt(conn, cluster, command.cmd_seq).await?;
     if command.harmful() {
         cooldown_apply(conn, cluster, &command.target.node.uid, Some(change.id), CooldownOp::Reserve, now).await?;
     }

@@ -11,7 +11,12 @@ use gpuheal_proto::{
 use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{command::Signed, moment::from_db, session::SESSION_STALE};
+use super::{
+    command::Signed,
+    leading::{self, Leading, of_mine},
+    moment::from_db,
+    session::SESSION_STALE,
+};
 
 /// A command's row: its cluster as it is stored, and its id.
 pub type Key = (String, Uuid);
@@ -250,19 +255,6 @@ fn keys<'a>(rows: impl Iterator<Item = &'a Key>) -> (Vec<&'a str>, Vec<Uuid>) {
     rows.map(|(cluster, id)| (cluster.as_str(), *id)).unzip()
 }
 
-/// A session that proves leadership, as deliver knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leading {
-    /// Its cluster.
-    pub cluster: ClusterId,
-    /// Its replica.
-    pub replica: String,
-    /// Its number.
-    pub generation: i64,
-    /// Its proof.
-    pub lease_transitions: i64,
-}
-
 /// A signed command or cancellation of a cluster whose leader is here.
 #[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct Waiting {
@@ -306,26 +298,15 @@ pub struct Waiting {
 
 /// What waits for the sessions given, in the order of the commands' numbers, with its bytes. A session that another hub has
 /// taken over, or that another replica's proof outranks, gets nothing: the generation is looked at in the same statement.
-/// A session that was not seen for a minute outranks nobody: its hub died with its pod, and no one noted that it ended.
-/// What harms and was issued before the epoch rose stays here and expires: it was decided without what its cluster has shown since.
+/// What harms and was issued before the epoch rose, or in a run of the server that no hub has recognised yet, stays here and expires: it was decided without what its cluster has shown since.
 /// The open states are named first, in the words of the index `commands_to_send`: without them every command that ever was is read.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) -> Result<Vec<Waiting>, sqlx::Error> {
-    let clusters: Vec<&str> = leading.iter().map(|session| session.cluster.as_str()).collect();
-    let replicas: Vec<&str> = leading.iter().map(|session| session.replica.as_str()).collect();
-    let generations: Vec<i64> = leading.iter().map(|session| session.generation).collect();
-    let proofs: Vec<i64> = leading.iter().map(|session| session.lease_transitions).collect();
-    sqlx::query_as(
-        "WITH mine AS (
-             SELECT s.cluster_id, GREATEST(s.attached_at, s.leads_since) AS attached_at
-             FROM UNNEST($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS l(cluster_id, replica_id, generation, proof)
-             JOIN sessions s ON s.cluster_id = l.cluster_id AND s.replica_id = l.replica_id AND s.session_generation = l.generation
-             WHERE s.detached_at IS NULL AND NOT EXISTS (
-                 SELECT 1 FROM sessions o WHERE o.cluster_id = l.cluster_id AND o.detached_at IS NULL AND o.lease_transitions > l.proof
-                     AND o.seen_at > clock_timestamp() - $6 * interval '1 second'))
-         SELECT c.cluster_id, c.command_id, c.state, c.action, c.node_uid, c.plan_rev,
+    let (clusters, replicas, generations, proofs) = leading::columns(leading);
+    sqlx::query_as(of_mine!(
+        "SELECT c.cluster_id, c.command_id, c.state, c.action, c.node_uid, c.plan_rev,
                 COALESCE((SELECT max(n.plan_rev) FROM commands n WHERE n.cluster_id = c.cluster_id AND n.node_uid = c.node_uid
                           AND n.action <> 'notify' AND n.state NOT IN ('CANCELLED', 'EXPIRED', 'REFUSED')), 0) AS plan_rev_newest,
                 c.deliver_by, c.signed_at, c.sent_at, c.resend_at, c.heard_at, c.cancel_asked_at, c.cancel_sent_at,
@@ -333,18 +314,19 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
          FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
          WHERE c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED') AND c.envelope IS NOT NULL
            AND ((c.state IN ('SIGNED', 'DISPATCHED') AND c.deliver_by > clock_timestamp() - interval '1 minute'
-                AND (c.action IN ('notify', 'release') OR c.hub_term >= (SELECT h.hub_term FROM hub_state h))
+                AND (c.action IN ('notify', 'release')
+                     OR c.hub_term >= (SELECT h.hub_term FROM hub_state h WHERE COALESCE(h.recognised_run = server_run(), true)))
                 AND (c.sent_at IS NULL OR c.sent_at < m.attached_at OR c.resend_at <= clock_timestamp()))
             OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
                 AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at)))
-         ORDER BY c.cluster_id, c.cmd_seq LIMIT $5",
-    )
+         ORDER BY c.cluster_id, c.cmd_seq LIMIT $6"
+    ))
     .bind(clusters)
     .bind(replicas)
     .bind(generations)
     .bind(proofs)
-    .bind(rows)
     .bind(SESSION_STALE.as_secs_f64())
+    .bind(rows)
     .fetch_all(conn)
     .await
 }

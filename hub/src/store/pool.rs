@@ -219,21 +219,6 @@ pub async fn schema_check(pool: &PgPool) -> Result<(), Error> {
     }
 }
 
-/// Raises the epoch of the database: what was issued under the one before can no longer be mistaken for ours.
-///
-/// # Errors
-/// When the database fails.
-pub async fn hub_term_raise(conn: &mut PgConnection, reason: &str) -> Result<u64, Error> {
-    let term: i64 = sqlx::query_scalar(
-        "UPDATE hub_state SET hub_term = hub_term + 1, raised_at = clock_timestamp(), reason = $1 RETURNING hub_term",
-    )
-    .bind(reason)
-    .fetch_one(conn)
-    .await
-    .label("hub_state.raise")?;
-    Ok(super::natural(term))
-}
-
 #[cfg(test)]
 mod tests {
     use gpuheal_proto::chain::chain;

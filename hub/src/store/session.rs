@@ -7,7 +7,6 @@ use gpuheal_proto::{
     ids::{ClusterId, ReplicaId},
     time::Timestamp,
 };
-use serde_json::json;
 use sqlx::{PgConnection, types::Json};
 
 use super::{
@@ -18,11 +17,15 @@ use super::{
     quarantine::{self, Cause},
     revocation, signed,
     stream::sessions_lost,
+    term::{term_known, term_told},
 };
 use crate::{
-    audit::{self, Entry, Kind, chain_of},
     identity::denied::Certificate,
-    link::{clone, hello::Hello, plausible},
+    link::{
+        clone,
+        hello::{Hello, Seen},
+        plausible,
+    },
 };
 
 /// How long a session counts as there when it is not seen. Its hub notes it every 10 s, and one round may wait 30 s for a
@@ -116,8 +119,8 @@ pub async fn session_attach(
     if let Some(detail) = quarantine::quarantine(conn, &hello.cluster).await? {
         return Ok(Err(Refused::Quarantined { alarm: false, detail }));
     }
-    let known = known(conn, &hello.cluster).await?;
-    if let Some(detail) = plausible::beyond(hello, known.0, known.1) {
+    let known = term_known(conn, &hello.cluster, hello.seen).await?;
+    if let Some(detail) = plausible::beyond(hello, known.term, known.cmd_seq) {
         return Ok(Err(Refused::Implausible { detail }));
     }
     let owned = own(conn, hello, certificate, hub_id).await?;
@@ -126,7 +129,7 @@ pub async fn session_attach(
         let alarm = quarantine::quarantine_raise(conn, &hello.cluster, Cause::BootIds, &detail, now).await?;
         return Ok(Err(Refused::Quarantined { alarm, detail }));
     }
-    let (hub_term, term_raised) = term(conn, hello, known, now).await?;
+    let (hub_term, term_raised) = term_told(conn, &hello.cluster, hello.seen, known, now).await?;
     let acked = journals_name(conn, hello, now).await?;
     Ok(Ok(Attached {
         generation: owned.generation,
@@ -202,75 +205,6 @@ pub async fn sessions_fence(conn: &mut PgConnection, cluster: &ClusterId) -> Res
     Ok(ended.rows_affected())
 }
 
-/// The database's epoch, and the number of a cluster's last command.
-async fn known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(u64, u64), Error> {
-    let (term, cmd_seq): (i64, i64) =
-        sqlx::query_as("SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0) FROM hub_state")
-            .bind(cluster.as_str())
-            .fetch_one(conn)
-            .await
-            .label("session.term")?;
-    Ok((natural(term), natural(cmd_seq)))
-}
-
-/// The database's epoch. A cluster that has seen a later one, or a higher command, proves that this database lost commits:
-/// the epoch rises above all that was seen, so that what the lost ones issued cannot be mistaken for ours. A cluster that
-/// has not seen the present epoch yet lost its commands before it began: its count alone is taken over. One that was only welcomed under a
-/// later one has nothing of it but its word, which is enough: a term that was in force once must not come again.
-async fn term(conn: &mut PgConnection, hello: &Hello, (term, cmd_seq): (u64, u64), now: Timestamp) -> Result<(u64, bool), Error> {
-    let lost = cmd_seq < hello.cmd_seq_seen;
-    if lost {
-        cmd_seq_adopt(conn, hello).await?;
-    }
-    let seen = hello.hub_term_seen.max(hello.hub_term_heard);
-    if term >= seen && !(term == hello.hub_term_seen && lost) {
-        return Ok((term, false));
-    }
-    let reason = format!(
-        "cluster {} has seen term {seen} and command {}, this database has {term} and {cmd_seq}",
-        hello.cluster, hello.cmd_seq_seen
-    );
-    let raised: i64 = sqlx::query_scalar(
-        "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
-    )
-    .bind(signed(seen))
-    .bind(&reason)
-    .fetch_one(&mut *conn)
-    .await
-    .label("session.term_raise")?;
-    let entry = Entry {
-        kind: Kind::TermRaised,
-        actor: "hub/link".to_owned(),
-        subject: format!("cluster/{}", hello.cluster),
-        incident: None,
-        body: json!({"term": raised, "reason": reason}),
-    };
-    audit::append(conn, chain_of(&hello.cluster), &[entry], now).await?;
-    Ok((natural(raised), true))
-}
-
-async fn cmd_seq_adopt(conn: &mut PgConnection, hello: &Hello) -> Result<(), Error> {
-    sqlx::query(
-        "INSERT INTO command_counters (cluster_id, cmd_seq) VALUES ($1, $2)
-         ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = GREATEST(command_counters.cmd_seq, EXCLUDED.cmd_seq)",
-    )
-    .bind(hello.cluster.as_str())
-    .bind(signed(hello.cmd_seq_seen))
-    .execute(conn)
-    .await
-    .label("session.cmd_seq_adopt")?;
-    Ok(())
-}
-
-/// The database's epoch.
-///
-/// # Errors
-/// When the database fails.
-pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
-    let term: i64 = sqlx::query_scalar("SELECT hub_term FROM hub_state").fetch_one(conn).await.label("hub_state.term")?;
-    Ok(natural(term))
-}
-
 /// Holds a message's session until commit, so that nobody takes it over meanwhile: of one that is over already nothing is
 /// taken. What comes from no session, as in a test of a stage, is taken. Who locks the cluster's row too does that first, as an
 /// attach does.
@@ -286,17 +220,35 @@ pub async fn session_hold(conn: &mut PgConnection, cluster: &ClusterId, session:
     }
 }
 
-/// Notes that a session proves leadership, or no longer does. False: it was taken over.
+/// What became of a session's word that it leads, or no longer does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lead {
+    /// It is noted.
+    Noted {
+        /// The epoch was raised, because the cluster has seen what this database has lost.
+        term_raised: bool,
+    },
+    /// The session was taken over.
+    TakenOver,
+    /// It says that it has seen what no hub can have given out. Nothing of it was taken.
+    Implausible {
+        /// What.
+        detail: String,
+    },
+}
+
+/// Notes that a session proves leadership, having seen so much, or that it no longer does: in one transaction of the caller's,
+/// so that nothing is commanded on the strength of a proof before it is known what this database may have lost.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn session_lease(
+pub async fn session_lead(
     conn: &mut PgConnection,
     cluster: &ClusterId,
-    replica: &ReplicaId,
-    generation: u64,
+    (replica, generation): (&ReplicaId, u64),
     lease_transitions: Option<u64>,
-) -> Result<bool, Error> {
+    says: Seen,
+) -> Result<Lead, Error> {
     let done = sqlx::query(
         "UPDATE sessions SET lease_transitions = $4, seen_at = clock_timestamp(),
              leads_since = CASE WHEN $4 IS NULL THEN leads_since ELSE clock_timestamp() END
@@ -306,10 +258,22 @@ pub async fn session_lease(
     .bind(replica.as_str())
     .bind(signed(generation))
     .bind(lease_transitions.map(signed))
-    .execute(conn)
+    .execute(&mut *conn)
     .await
-    .label("session.lease")?;
-    Ok(done.rows_affected() == 1)
+    .label("session.lead")?;
+    if done.rows_affected() != 1 {
+        return Ok(Lead::TakenOver);
+    }
+    if lease_transitions.is_none() {
+        return Ok(Lead::Noted { term_raised: false });
+    }
+    let known = term_known(conn, cluster, says).await?;
+    if let Some(detail) = plausible::unseen(says, known.term, known.cmd_seq) {
+        return Ok(Lead::Implausible { detail });
+    }
+    let now = super::moment::now(conn).await?;
+    let (_, term_raised) = term_told(conn, cluster, says, known, now).await?;
+    Ok(Lead::Noted { term_raised })
 }
 
 /// Notes that a session ended, unless another took over.

@@ -124,7 +124,7 @@ impl Told {
 
 /// Reads what all nodes of a cluster share, takes no lock. A cluster that is not known has nothing and is nothing. A mark that is shown and
 /// has no hold is out all the same: a restored database finds such marks when it judges their nodes, and must not give their places
-/// to a node that it judges first. One that was shown before its node's incident was closed is a mark that the release took off.
+/// to a node that it judges first. In a run of the server that no hub has recognised no cluster's state is whole. One that was shown before its node's incident was closed is a mark that the release took off.
 ///
 /// # Errors
 /// When the database fails or a row cannot be read.
@@ -136,7 +136,7 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
          u.unheld, u.fleet_unheld, w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
-         FROM (SELECT stop_reason, raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
+         FROM (SELECT stop_reason, CASE WHEN recognised_run <> server_run() THEN 'infinity' ELSE raised_at END AS raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
          LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \

@@ -14,5 +14,6 @@ mod sources;
 mod states;
 mod transport;
 mod two_hubs;
+mod unheard;
 mod verdicts;
 mod zero_bytes;

@@ -1,9 +1,6 @@
 //! Statements of every fault read as much in a large and old fleet as in a small and new one.
 
-use gpuheal_hub::store::{
-    outbox::{Leading, waiting},
-    snapshot::surroundings_load,
-};
+use gpuheal_hub::store::{leading::Leading, outbox::waiting, snapshot::surroundings_load};
 use sqlx::PgConnection;
 
 use super::world::{World, cluster, xid79};

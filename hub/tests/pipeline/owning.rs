@@ -4,7 +4,7 @@ use gpuheal_hub::{
     decide::process_from_spoke,
     identity::denied::{Certificate, Serial},
     ingest::Origin,
-    link::hello::Hello,
+    link::hello::{Hello, Seen},
     settle::settle,
     store::{
         self,
@@ -31,9 +31,7 @@ pub(crate) fn hello(cluster: &ClusterId) -> Hello {
         caps: Vec::new(),
         journals: Vec::new(),
         journal_new: false,
-        hub_term_seen: 0,
-        hub_term_heard: 0,
-        cmd_seq_seen: 0,
+        seen: Seen::default(),
         lease_transitions: Some(1),
         wall: None,
     }
@@ -127,7 +125,7 @@ async fn a_hello_of_what_no_hub_gave_out_leaves_the_fleets_epoch_where_it_was() 
     let (first, _) = attach(&world, &hello(&c1)).await;
     let certificate = Certificate { serial: Serial::from_bytes(&[7]), not_before: Timestamp::EPOCH };
     for (term, command) in [(i64::MAX.unsigned_abs() - 1, 0), (u64::MAX, 0), (0, u64::MAX)] {
-        let claims = Hello { hub_term_seen: term, cmd_seq_seen: command, ..hello(&c1) };
+        let claims = Hello { seen: Seen { term, cmd_seq: command, ..Seen::default() }, ..hello(&c1) };
         let mut tx = world.pool.begin().await.unwrap();
         let refused = session_attach(&mut tx, &claims, &certificate, "hub-0").await.unwrap().unwrap_err();
         tx.commit().await.unwrap();
@@ -145,7 +143,7 @@ async fn a_hello_that_knows_more_raises_the_epoch_above_it_and_its_cluster_is_as
     let (world, c1) = (World::healing(10).await, cluster("c1"));
     let (known, _) = attach(&world, &hello(&c1)).await;
     assert_eq!((known.hub_term, known.inventory_known), (1, true));
-    let later = Hello { hub_term_seen: 7, ..hello(&c1) };
+    let later = Hello { seen: Seen { term: 7, ..Seen::default() }, ..hello(&c1) };
     for time in ["the first time", "and once only"] {
         let (attached, _) = attach(&world, &later).await;
         assert_eq!((attached.hub_term, attached.inventory_known), (8, false), "{time}");
@@ -153,15 +151,15 @@ async fn a_hello_that_knows_more_raises_the_epoch_above_it_and_its_cluster_is_as
     // A snapshot's moment is in whole milliseconds: this one is of a later one.
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     world.snapshot(&c1, (0..10).map(node).collect()).await;
-    let (taken_over, _) = attach(&world, &Hello { hub_term_seen: 8, ..hello(&c1) }).await;
+    let (taken_over, _) = attach(&world, &Hello { seen: Seen { term: 8, ..Seen::default() }, ..hello(&c1) }).await;
     assert_eq!((taken_over.hub_term, taken_over.inventory_known), (8, true));
     // A command of the present epoch that this database never issued.
-    let commanded = Hello { hub_term_seen: 8, cmd_seq_seen: 40, ..hello(&c1) };
+    let commanded = Hello { seen: Seen { term: 8, cmd_seq: 40, ..Seen::default() }, ..hello(&c1) };
     let (attached, _) = attach(&world, &commanded).await;
     assert_eq!((attached.hub_term, attached.inventory_known), (9, false));
     assert_eq!(world.text("SELECT cmd_seq FROM command_counters WHERE cluster_id = 'c1'").await, "40", "the next one is 41");
     // Of an epoch in which it was welcomed, and nothing was commanded.
-    let welcomed = Hello { hub_term_seen: 9, hub_term_heard: 11, ..hello(&c1) };
+    let welcomed = Hello { seen: Seen { term: 9, term_heard: 11, ..Seen::default() }, ..hello(&c1) };
     let (attached, _) = attach(&world, &welcomed).await;
     assert_eq!((attached.hub_term, attached.inventory_known), (12, false), "11 was in force once");
 }

@@ -122,12 +122,19 @@ impl Fence {
     /// The fence after this command, if it rises.
     #[must_use]
     pub fn raised_by(self, command: &Command, trust_version: u64) -> Option<Self> {
-        let next = Self {
-            key_epoch: self.key_epoch.max(command.key_epoch),
-            hub_term: self.hub_term.max(command.hub_term),
-            trust_version: self.trust_version.max(trust_version),
-        };
+        let asks = Self { key_epoch: command.key_epoch, hub_term: command.hub_term, trust_version };
+        let next = self.and(asks);
         (next != self).then_some(next)
+    }
+
+    /// The higher of both, number by number.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            key_epoch: self.key_epoch.max(other.key_epoch),
+            hub_term: self.hub_term.max(other.hub_term),
+            trust_version: self.trust_version.max(other.trust_version),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ impl HandLoop {
     /// A cancellation, as it was signed.
     pub(super) fn cancel(&mut self, bytes: &[u8]) {
         let deps = &self.ctx.deps;
-        let fence = self.ctx.fence().unwrap_or_default();
+        let fence = self.ctx.fence_heard();
         let cancel = match verify::cancel(bytes, &deps.trust, &deps.cluster, fence) {
             Ok(cancel) => cancel,
             Err(refused) => return tracing::warn!(refusal = %refused.refusal, reason = refused.reason, "cancellation not accepted"),

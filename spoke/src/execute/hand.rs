@@ -19,7 +19,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK, caught, mark,
+    Back, COLLECT_EVERY, Ctx, OPEN_MAX, RUNNING_MAX, Running, STOP_WAIT, StopWord, TICK,
+    asked::Asked,
+    caught, mark,
     run::{self, Ended},
 };
 use crate::{
@@ -36,6 +38,8 @@ pub(super) struct HandLoop {
     pub(super) pending: BTreeSet<CommandId>,
     /// What the hub has called off and has no end yet.
     pub(super) called_off: BTreeMap<CommandId, Cancel>,
+    /// What the hub has asked for and was not told yet.
+    pub(super) asked: Asked,
     /// Whose task panicked here.
     left_alone: BTreeSet<CommandId>,
     pub(super) tasks: JoinSet<Back>,
@@ -53,6 +57,7 @@ impl HandLoop {
             running: BTreeMap::new(),
             pending: BTreeSet::new(),
             called_off: BTreeMap::new(),
+            asked: Asked::default(),
             left_alone: BTreeSet::new(),
             tasks: JoinSet::new(),
             fence_asked: false,
@@ -101,6 +106,7 @@ impl HandLoop {
             Down::Command(bytes) => self.command(bytes.to_vec(), None),
             Down::Cancel(bytes) => self.cancel(&bytes),
             Down::StatusAck(ack) => self.acked(&ack),
+            Down::Tell(ids) => self.asked_for(ids),
         }
     }
 
@@ -125,11 +131,11 @@ impl HandLoop {
                     }
                 }
             }
-            Back::Fence(result) => {
+            Back::Fence(reign, result) => {
                 self.fence_asked = false;
                 match result {
                     Ok(fence) => {
-                        self.ctx.set_fence(fence);
+                        self.ctx.set_fence(reign, fence);
                         self.resume();
                     }
                     Err(error) => {
@@ -171,11 +177,10 @@ impl HandLoop {
     pub(super) fn resume(&mut self) {
         self.tell_seen();
         self.report_again();
-        if self.ctx.reign().is_none() || !self.ctx.actions.ready() {
-            return;
-        }
+        self.answer_asked();
+        let Some(reign) = self.ctx.reign().filter(|_| self.ctx.actions.ready()) else { return };
         if self.ctx.fence().is_none() {
-            self.ask_fence();
+            self.ask_fence(reign);
             return;
         }
         self.call_off();
@@ -202,10 +207,17 @@ impl HandLoop {
         }
     }
 
-    fn ask_fence(&mut self) {
+    fn ask_fence(&mut self, reign: u64) {
         if !std::mem::replace(&mut self.fence_asked, true) {
             let ctx = Arc::clone(&self.ctx);
-            self.tasks.spawn(async move { Back::Fence(ctx.fences.read().await) });
+            self.tasks.spawn(async move {
+                // A watch may lag behind what the last leader did: a new reign begins with what the API server holds.
+                let read = match ctx.records.list().await {
+                    Ok(()) => ctx.fences.read().await,
+                    Err(error) => Err(error.into()),
+                };
+                Back::Fence(reign, read)
+            });
         }
     }
 
@@ -232,16 +244,21 @@ impl HandLoop {
         });
     }
 
-    /// For Hello. Sent only when something changed.
+    /// For Hello and heartbeats. Sent only when something changed.
     fn tell_seen(&self) {
-        let fence = self.ctx.fence().unwrap_or_default();
+        // Before what it says of: what is listed after this look is in the next.
+        let whole_in = self.ctx.reign().filter(|_| self.ctx.fence().is_some() && self.ctx.actions.ready());
+        let fence = self.ctx.fence_heard();
         let all = self.ctx.actions.all();
         let reign_known = self.ctx.deps.attachment.borrow().reign_known;
         self.ctx.deps.elector.outranks(all.iter().map(|action| healaction::reign(action)).chain([reign_known]));
         let open = all.iter().filter(|action| !healaction::is_final(action)).map(|action| action.id().to_owned());
+        let (cmd_seq, cmd_id) = healaction::highest(all.iter().map(|action| &**action));
         let seen = Seen {
+            whole_in,
             hub_term: fence.hub_term,
-            cmd_seq: healaction::highest_seq(all.iter().map(|action| &**action)),
+            cmd_seq,
+            cmd_id: cmd_id.to_owned(),
             trust_version: self.ctx.deps.trust.version.max(fence.trust_version),
             open_commands: open.take(OPEN_MAX).collect(),
             cordons: self.ctx.records.cordons(),

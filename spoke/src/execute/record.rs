@@ -11,7 +11,7 @@ use gpuheal_proto::{
 use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::json;
 
@@ -28,6 +28,9 @@ use crate::{
 
 /// How long a HealAction outlives its command: long enough for whoever looks the next day.
 const KEEP: Duration = Duration::from_secs(24 * 3600);
+
+/// So many in one answer of the API server: at 16 KiB each at most, 8 MiB.
+const LIST_PAGE: u32 = 500;
 
 /// Writes HealActions.
 pub(super) struct Records {
@@ -81,6 +84,21 @@ impl Records {
             Ok(created) => Ok(Created::New(self.actions.put(created))),
             Err(error) if error.code() == Some(409) => self.read(action.id()).await.map(Created::Exists),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Lists all of them as the API server holds them now, which a watch may not show yet.
+    pub(super) async fn list(&self) -> Result<(), Error> {
+        let mut page = ListParams::default().limit(LIST_PAGE);
+        loop {
+            let listed = self.kube.call("list HealActions", self.api().list(&page)).await?;
+            for action in listed.items {
+                self.actions.put(action);
+            }
+            match listed.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => page = page.continue_token(&next),
+                None => return Ok(()),
+            }
         }
     }
 

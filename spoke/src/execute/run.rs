@@ -82,7 +82,7 @@ pub(super) async fn run(
     let Some(reign) = ctx.reign() else { return lost("the Lease was lost".to_owned()) };
     if let Some(fence) = ctx.fence().unwrap_or_default().raised_by(command, ctx.deps.trust.version) {
         match ctx.fences.raise(fence).await {
-            Ok(fence) => ctx.set_fence(fence),
+            Ok(fence) => ctx.set_fence(reign, fence),
             Err(error) => return lost(error.to_string()),
         }
     }

@@ -112,12 +112,15 @@ pub fn reign(action: &HealAction) -> u64 {
     action.status.as_ref().map_or(0, |status| status.lease_transitions).max(action.spec.lease_transitions)
 }
 
-/// The highest number of a command that has a record, for Hello. One that no hub can have given out is somebody's mistake, and hides
-/// none of the others: a hub believes no Hello that knows of it ([`limits::COMMANDS_AHEAD_MAX`]), and the cluster would be cut off for
-/// as long as its record is there.
+/// The highest number of a command that has a record, and that command, for Hello: of two of one number that of the higher epoch,
+/// since a loss that raised it is known, and else the older, which a database that gave the number out again has lost. One that no hub can have given out is somebody's mistake, and hides none of the others:
+/// a hub believes no Hello that knows of it ([`limits::COMMANDS_AHEAD_MAX`]), and the cluster would be cut off for as long as
+/// its record is there.
 #[must_use]
-pub fn highest_seq<'a>(actions: impl Iterator<Item = &'a HealAction>) -> u64 {
-    actions.map(|action| action.spec.command_seq).filter(|seq| *seq <= limits::COMMANDS_AHEAD_MAX).max().unwrap_or(0)
+pub fn highest<'a>(actions: impl Iterator<Item = &'a HealAction>) -> (u64, &'a str) {
+    let known = actions.filter(|action| action.spec.command_seq <= limits::COMMANDS_AHEAD_MAX);
+    let highest = known.max_by_key(|action| (action.spec.command_seq, action.spec.hub_term, std::cmp::Reverse(action.id())));
+    highest.map(|action| (action.spec.command_seq, action.id())).unwrap_or_default()
 }
 
 /// Nothing more will happen to it.
@@ -279,11 +282,12 @@ mod tests {
 
     #[test]
     fn a_number_of_a_command_that_no_hub_gave_out_hides_none_of_the_others() {
-        let numbered = |command_seq| HealAction::named("id", "ns", HealActionSpec { command_seq, ..HealActionSpec::default() });
-        let all = [numbered(7), numbered(1 << 41), numbered(1 << 40), numbered(u64::MAX)];
-        assert_eq!(highest_seq(all[..2].iter()), 7);
-        assert_eq!(highest_seq(all.iter()), 1 << 40);
-        assert_eq!(highest_seq([].iter()), 0);
+        let numbered = |id, command_seq| HealAction::named(id, "ns", HealActionSpec { command_seq, ..HealActionSpec::default() });
+        let all =
+            [numbered("a", 7), numbered("b", 1 << 41), numbered("d", 1 << 40), numbered("c", 1 << 40), numbered("e", u64::MAX)];
+        assert_eq!(highest(all[..2].iter()), (7, "a"));
+        assert_eq!(highest(all.iter()), (1 << 40, "c"), "the older of two");
+        assert_eq!(highest([].iter()), (0, ""));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Inbound<'_> {
             Message::Cancel(cancel) => self.deps.down.send(Down::Cancel(cancel.envelope)).await.map_err(|_| Error::Ended)?,
             // The hand's loop waits for nothing but itself. Of a last word nobody would ever say again that it was heard.
             Message::StatusAck(ack) => self.deps.down.send(Down::StatusAck(ack)).await.map_err(|_| Error::Ended)?,
-            Message::Resync(resync) => self.resync(resync),
+            Message::Resync(resync) => self.resync(resync).await?,
             Message::ProcessResult(result) => self.waiting.answered(&result),
             Message::Verdict(verdict) => self.verdict(&verdict),
             Message::Heartbeat(beat) => {
@@ -113,7 +113,7 @@ impl Inbound<'_> {
         }))
     }
 
-    fn resync(&self, resync: v1::Resync) {
+    async fn resync(&self, resync: v1::Resync) -> Result<(), Error> {
         if resync.open_commands {
             self.deps.attachment.send_modify(|attachment| attachment.report_again += 1);
         }
@@ -121,6 +121,11 @@ impl Inbound<'_> {
             wanted.snapshot += u64::from(resync.snapshot);
             wanted.standing += u64::from(resync.standing_faults);
         });
+        // In a session nobody asks for them again.
+        if resync.command_ids.is_empty() {
+            return Ok(());
+        }
+        self.deps.down.send(Down::Tell(resync.command_ids)).await.map_err(|_| Error::Ended)
     }
 
     fn verdict(&self, verdict: &v1::Verdict) {

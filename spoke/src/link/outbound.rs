@@ -18,7 +18,7 @@ use super::{
     session::{Shared, wire_head},
     waiting::Waiting,
 };
-use crate::{clock, metrics, send};
+use crate::{clock, metrics, ports::Seen, send};
 
 /// Urgent messages in a row before bulk has its turn.
 const URGENT_RUN_MAX: u32 = 15;
@@ -26,13 +26,24 @@ const URGENT_RUN_MAX: u32 = 15;
 /// A sign of life, with all that it says of this replica.
 pub(super) fn heartbeat(deps: &Deps) -> v1::Heartbeat {
     let (depth, head) = (*deps.journal.depth().borrow(), deps.journal.head().borrow().clone());
+    // A copy: two looks at it are two moments, and a lock that is held while it is taken again waits for ever.
+    let seen = deps.seen.borrow().clone();
     v1::Heartbeat {
         wall_unix_ms: clock::wall().unix_ms(),
         queue_depth: u32::try_from(depth.unacked).unwrap_or(u32::MAX),
-        lease_transitions: deps.leadership.borrow().transitions(),
+        lease_transitions: proof(deps, &seen),
+        hub_term_seen: seen.hub_term,
+        cmd_seq_seen: seen.cmd_seq,
+        cmd_id_seen: seen.cmd_id,
         head: Some(wire_head(&head.stream, head.next_seq)),
         ..v1::Heartbeat::default()
     }
+}
+
+/// The proof of leadership, once this replica knows all that its cluster has seen: a hub whose database lost commits must learn
+/// of them before it commands anything on the strength of it.
+pub(super) fn proof(deps: &Deps, seen: &Seen) -> Option<u64> {
+    deps.leadership.borrow().transitions().filter(|reign| seen.whole_in == Some(*reign))
 }
 
 /// The writing loop.
@@ -46,6 +57,10 @@ pub(super) struct Outbound<'a> {
     wire: mpsc::Sender<v1::AttachRequest>,
     ticks: Interval,
     beats: u64,
+    /// What the last beat said of leadership.
+    proof_told: Option<u64>,
+    /// How often the hub had asked for everything when it was last told of leadership.
+    asked: u64,
     urgent_run: u32,
 }
 
@@ -61,13 +76,15 @@ impl<'a> Outbound<'a> {
         // The first beat at once: it carries the leadership as it is after Hello.
         let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * crate::chance::chance(1.0)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { deps, shared, waiting, again: waiting.unanswered(), control, wire, ticks, beats: 0, urgent_run: 0 }
+        let (again, asked) = (waiting.unanswered(), deps.attachment.borrow().report_again);
+        Self { deps, shared, waiting, again, control, wire, ticks, beats: 0, proof_told: None, asked, urgent_run: 0 }
     }
 
     /// Until the stream takes nothing more.
     pub(super) async fn run(mut self, lanes: &mut Lanes) -> End {
         let mut head = self.deps.journal.head();
-        let mut leadership = self.deps.leadership.clone();
+        let (mut leadership, mut seen) = (self.deps.leadership.clone(), self.deps.seen.clone());
+        let mut attachment = self.deps.attachment.subscribe();
         loop {
             match self.ready(lanes).await {
                 Err(error) => return End::Failed(error),
@@ -88,7 +105,9 @@ impl<'a> Outbound<'a> {
                 Some(batch) = lanes.evidence.recv() => Some(Message::Evidence(batch)),
                 Ok(()) = head.changed() => None,
                 () = self.shared.moved.notified() => None,
-                Ok(()) = leadership.changed() => Some(self.beat()),
+                Ok(()) = leadership.changed() => self.beat_if_news(),
+                Ok(()) = seen.changed() => self.beat_if_news(),
+                Ok(()) = attachment.changed() => self.beat_if_news(),
                 _ = self.ticks.tick() => match self.alive() {
                     Ok(()) => Some(self.beat()),
                     Err(error) => return End::Failed(error),
@@ -160,7 +179,18 @@ impl<'a> Outbound<'a> {
 
     fn beat(&mut self) -> Message {
         self.beats += 1;
-        Message::Heartbeat(v1::Heartbeat { n: self.beats, ..heartbeat(self.deps) })
+        let beat = heartbeat(self.deps);
+        self.proof_told = beat.lease_transitions;
+        Message::Heartbeat(v1::Heartbeat { n: self.beats, ..beat })
+    }
+
+    /// What else was seen goes with the next beat in its time, unless the hub asks for all that there is.
+    fn beat_if_news(&mut self) -> Option<Message> {
+        let seen = self.deps.seen.borrow().clone();
+        let asked = self.deps.attachment.borrow().report_again;
+        let news = proof(self.deps, &seen) != self.proof_told || asked != self.asked;
+        self.asked = asked;
+        news.then(|| self.beat())
     }
 
     /// Faults in flight must be acked in time, unless the hub says that it is busy.

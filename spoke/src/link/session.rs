@@ -108,6 +108,7 @@ async fn open(deps: &Deps, boot_id: &str) -> Result<Opened, Error> {
 
 fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u64)]) -> v1::Hello {
     let seen = deps.seen.borrow().clone();
+    let lease_transitions = outbound::proof(deps, &seen);
     v1::Hello {
         cluster_id: identity.cluster.to_string(),
         kube_system_uid: deps.config.kube_system_uid.clone(),
@@ -121,10 +122,11 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
         journal_new: deps.journal.began_new(),
         hub_term_heard: deps.attachment.borrow().hub_term,
         cmd_seq_seen: seen.cmd_seq,
+        cmd_id_seen: seen.cmd_id,
         settings_version: deps.settings.version(),
         open_commands: seen.open_commands,
         wall_unix_ms: clock::wall().unix_ms(),
-        lease_transitions: deps.leadership.borrow().transitions(),
+        lease_transitions,
     }
 }
 

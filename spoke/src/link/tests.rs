@@ -50,7 +50,7 @@ struct Spoke {
     asks: mpsc::Sender<Ask>,
     cancel: CancellationToken,
     _dir: tempfile::TempDir,
-    _seen: watch::Sender<Seen>,
+    seen: watch::Sender<Seen>,
     _evidence: mpsc::Sender<v1::EvidenceBatch>,
 }
 
@@ -128,7 +128,7 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
         asks: asks_tx,
         cancel,
         _dir: dir,
-        _seen: seen_tx,
+        seen: seen_tx,
         _evidence: evidence_tx,
     }
 }
@@ -326,10 +326,39 @@ async fn a_hub_of_which_nothing_is_heard_is_dead_and_attached_to_anew() {
 #[tokio::test]
 async fn becoming_leader_is_told_at_once() {
     let (_hub, spoke, mut session) = attached().await;
+    spoke.seen.send_replace(Seen { whole_in: Some(4), ..Seen::default() });
     spoke.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
     assert_eq!(session.beat_with(Some(4)).await.lease_transitions, Some(4));
     spoke.leadership.send_replace(Leadership::Standby);
     assert_eq!(session.beat_with(None).await.lease_transitions, None);
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_leader_proves_itself_only_once_it_knows_all_that_its_cluster_has_seen() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let spoke = spoke(&hub.url, hub.identity.path());
+    spoke.leadership.send_replace(Leadership::Leading { lease_transitions: 5 });
+    // What was read in an earlier reign says nothing of this one.
+    spoke.seen.send_replace(Seen { whole_in: Some(4), hub_term: 2, cmd_seq: 8, ..Seen::default() });
+    let mut session = hub.session().await;
+    assert_eq!(session.hello.lease_transitions, None);
+    session.welcome(&[], 1024).await;
+    assert_eq!(session.beat_with(None).await.lease_transitions, None);
+    spoke.seen.send_replace(Seen { whole_in: Some(5), hub_term: 3, cmd_seq: 9, ..Seen::default() });
+    let beat = session.beat_with(Some(5)).await;
+    assert_eq!((beat.hub_term_seen, beat.cmd_seq_seen), (3, 9));
+    spoke.cancel.cancel();
+}
+
+#[tokio::test]
+async fn what_the_hub_asks_for_by_name_reaches_the_hand() {
+    let (_hub, mut spoke, session) = attached().await;
+    let resync = v1::Resync { command_ids: vec!["k1".into(), "k2".into()], ..v1::Resync::default() };
+    session.send(Answer::Resync(resync)).await;
+    let told = soon(spoke.down.recv()).await.unwrap();
+    assert!(matches!(&told, Down::Tell(ids) if *ids == ["k1", "k2"]), "{told:?}");
+    assert_eq!(spoke.attachment.borrow().report_again, 0, "it asks for these alone");
 }
 
 #[tokio::test]

@@ -38,6 +38,12 @@ pub(crate) fn again(mut all: Vec<Arc<HealAction>>, forgetful: bool) -> Vec<Told>
     told
 }
 
+/// What a hub asked for by name, acked or not.
+#[must_use]
+pub(crate) fn asked(found: Vec<Arc<HealAction>>) -> Vec<Told> {
+    found.into_iter().map(|action| Told { action, anew: true }).collect()
+}
+
 /// One that is told again.
 #[derive(Debug)]
 pub(crate) struct Told {

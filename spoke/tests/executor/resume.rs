@@ -8,7 +8,7 @@ use gpuheal_proto::{
     link::v1::{CommandState, CommandStatus, RefusalCode, StepState},
 };
 use gpuheal_spoke::healaction::{HealAction, new_spec};
-use gpuheal_spoke::ports::Attachment;
+use gpuheal_spoke::ports::{Attachment, Down};
 use kubesim::build;
 use serde_json::json;
 use testkube::settled;
@@ -28,6 +28,7 @@ testkube::claims![
     a_mark_that_was_written_in_time_and_not_recorded_is_no_refusal,
     an_outcome_is_told_again_at_a_new_session_until_it_is_acked,
     what_was_acked_is_told_again_to_a_hub_whose_term_has_risen_or_that_asks,
+    what_the_hub_asks_for_by_name_is_told_by_the_leader_acked_or_not,
     what_the_old_leader_could_not_report_is_told_by_the_next,
     a_command_whose_intent_was_not_taken_is_asked_for_again,
     a_drain_that_is_taken_up_keeps_the_first_leaders_pods_in_its_record,
@@ -180,6 +181,33 @@ async fn an_outcome_is_told_again_at_a_new_session_until_it_is_acked(w: World) {
     assert_eq!((again.status_seq, again.state()), (told.status_seq, told.state()));
     spoke.ack(&again).await;
     settled::is_true("Hello would tell its number", || async { spoke.seen.borrow().cmd_seq == 1 }).await;
+}
+
+/// Failure table, row 18.
+async fn what_the_hub_asks_for_by_name_is_told_by_the_leader_acked_or_not(w: World) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let ends = [
+        spoke.carry_out(&w.command("n1", 1, vec![mark()]).await).await,
+        spoke.carry_out(&w.command("n2", 1, vec![mark()]).await).await,
+    ];
+    for end in &ends {
+        spoke.ack(end).await;
+    }
+    let unknown = w.command("n3", 1, vec![mark()]).await.id.to_string();
+    let mut standby = Spoke::start(&w, "b", "").await;
+    for asked in [&spoke, &standby] {
+        asked.down.send(Down::Tell(vec![unknown.clone(), ends[1].command_id.clone()])).await.unwrap();
+    }
+    let again = spoke.told("what was asked for", |_| true).await;
+    let told = |end: &CommandStatus| (end.command_id.clone(), end.status_seq, end.state);
+    assert_eq!(told(&again), told(&ends[1]));
+    // Nothing else was told before this: neither what is not on record, nor what was not asked for.
+    let next = spoke.carry_out(&w.command("n3", 2, vec![mark()]).await).await;
+    assert_eq!(next.state(), CommandState::Succeeded);
+    // Who does not lead keeps it until it does.
+    spoke.kill();
+    let later = standby.told("what was asked for before it led", |status| status.command_id == ends[1].command_id).await;
+    assert_eq!(told(&later), told(&ends[1]));
 }
 
 /// Failure table, row 18.

@@ -5,9 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     ingest::{Origin, Taken},
-    link::hello::Hello,
+    link::hello::{Hello, Seen},
     sign::{Key, Signer},
-    store::session::Attached,
+    store::{
+        server::{Recognised, Witness},
+        session::Attached,
+    },
 };
 use gpuheal_proto::{
     ids::{ClusterId, CommandId},
@@ -23,6 +26,8 @@ const ROUNDS: usize = 8;
 
 /// How often it asks which of its sessions are still its own.
 const SEEN_EVERY: Duration = Duration::from_secs(10);
+/// How often it asks what became of commands whose end nobody told.
+const UNHEARD_EVERY: Duration = Duration::from_secs(5);
 
 /// What it puts out.
 #[derive(Clone, Debug)]
@@ -65,6 +70,9 @@ pub struct Hub {
     signer: Arc<Signer>,
     sessions: BTreeMap<u64, Session>,
     seen_at: Timestamp,
+    unheard_at: Timestamp,
+    /// How far it has seen the database's server come.
+    witness: Option<Witness>,
     out: Vec<Out>,
 }
 
@@ -73,7 +81,15 @@ impl Hub {
     #[must_use]
     pub fn start(id: String, pem: &str) -> Self {
         let key = Key::from_pem(pem).expect("the simulation's key is one");
-        Self { id, signer: Arc::new(Signer::new(key, 1)), seen_at: Timestamp::EPOCH, sessions: BTreeMap::new(), out: Vec::new() }
+        Self {
+            id,
+            signer: Arc::new(Signer::new(key, 1)),
+            sessions: BTreeMap::new(),
+            seen_at: Timestamp::EPOCH,
+            unheard_at: Timestamp::EPOCH,
+            witness: None,
+            out: Vec::new(),
+        }
     }
 
     /// What it has put out since it was last asked.
@@ -189,7 +205,7 @@ impl Hub {
         self.down(conn, Down::Welcome(welcome(&hello, &attached)));
         old.into_iter().for_each(|conn| self.end(conn, "attached again"));
         if !attached.inventory_known {
-            self.down(conn, Down::Resync(v1::Resync { snapshot: true, standing_faults: true, open_commands: true }));
+            self.down(conn, Down::Resync(all()));
         }
         self.out.push(Out::Wake);
     }
@@ -205,7 +221,10 @@ impl Hub {
         if session.lease == beat.lease_transitions {
             return Ok(());
         }
-        store.lead(owner, beat.lease_transitions)?;
+        if store.lead(owner, beat.lease_transitions, Seen::told(beat))? {
+            self.out.push(Out::Say(format!("{} raises the term for {}", self.id, owner.cluster)));
+        }
+        let Some(session) = self.sessions.get_mut(&conn) else { return Ok(()) };
         session.lease = beat.lease_transitions;
         Ok(())
     }
@@ -254,6 +273,36 @@ impl Hub {
         lost.into_iter().for_each(|conn| self.end(conn, "another hub has this session, or the database has lost it"));
     }
 
+    /// A run of the database's server that is new is recognised.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn look(&mut self, store: &mut dyn Store) -> Result<(), Error> {
+        let before = self.witness.as_ref().map(Witness::term);
+        match store.recognise(&self.id, &mut self.witness)? {
+            Recognised::Known => {}
+            Recognised::GoesOn => self.out.push(Out::Say(format!("{} has seen that the database lost nothing", self.id))),
+            Recognised::MayHaveLost { term, reason } => {
+                self.out.push(Out::Say(format!("{} raises the term to {term}: {reason}", self.id)));
+            }
+        }
+        if before.is_some_and(|before| self.witness.as_ref().is_some_and(|now| before < now.term())) {
+            self.resync();
+        }
+        Ok(())
+    }
+
+    /// The epoch has risen: everybody is asked for all that he has, and proves anew that he leads.
+    fn resync(&mut self) {
+        let conns: Vec<u64> = self.sessions.keys().copied().collect();
+        for conn in conns {
+            if let Some(session) = self.sessions.get_mut(&conn) {
+                session.lease = None;
+            }
+            self.down(conn, Down::Resync(all()));
+        }
+    }
+
     /// The stages that need no stream: what is due is judged, signed and swept.
     ///
     /// # Errors
@@ -274,17 +323,8 @@ impl Hub {
     /// # Errors
     /// When the store fails.
     pub fn deliver(&mut self, store: &mut dyn Store) -> Result<(), Error> {
-        let mut best: BTreeMap<ClusterId, (u64, u64, u64)> = BTreeMap::new();
-        for (conn, session) in &self.sessions {
-            let Some(lease) = session.lease else { continue };
-            let key = (lease, session.owner.generation, *conn);
-            let known = best.entry(session.owner.cluster.clone()).or_insert(key);
-            *known = (*known).max(key);
-        }
-        for (_, _, conn) in best.into_values() {
-            let session = &self.sessions[&conn];
-            let Some(lease_transitions) = session.lease else { continue };
-            let due = store.due(&[Leader { owner: session.owner.clone(), lease_transitions }])?;
+        for (conn, leader) in self.leading() {
+            let due = store.due(&[leader])?;
             for one in &due {
                 let envelope = one.envelope.clone();
                 let message =
@@ -300,6 +340,44 @@ impl Hub {
         }
         Ok(())
     }
+
+    /// Asks each leader here what became of the commands whose end nobody has told.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn ask_unheard(&mut self, store: &mut dyn Store, now: Timestamp) -> Result<(), Error> {
+        if now.since(self.unheard_at) < UNHEARD_EVERY {
+            return Ok(());
+        }
+        self.unheard_at = now;
+        for (conn, leader) in self.leading() {
+            let command_ids: Vec<String> = store.unheard(&[leader])?.into_iter().map(|(_, id)| id.to_string()).collect();
+            if !command_ids.is_empty() {
+                self.down(conn, Down::Resync(v1::Resync { command_ids, ..v1::Resync::default() }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The session here that proves leadership best, of each cluster.
+    fn leading(&self) -> Vec<(u64, Leader)> {
+        let mut best: BTreeMap<ClusterId, (u64, u64, u64)> = BTreeMap::new();
+        for (conn, session) in &self.sessions {
+            let Some(lease) = session.lease else { continue };
+            let key = (lease, session.owner.generation, *conn);
+            let known = best.entry(session.owner.cluster.clone()).or_insert(key);
+            *known = (*known).max(key);
+        }
+        let leader = |(lease_transitions, _, conn): (u64, u64, u64)| {
+            (conn, Leader { owner: self.sessions[&conn].owner.clone(), lease_transitions })
+        };
+        best.into_values().map(leader).collect()
+    }
+}
+
+/// Asks for everything.
+const fn all() -> v1::Resync {
+    v1::Resync { snapshot: true, standing_faults: true, open_commands: true, command_ids: Vec::new() }
 }
 
 fn same(one: &Owner, other: &Owner) -> bool {

@@ -12,23 +12,32 @@ mod picture;
 mod rows;
 mod settle;
 mod snapshot;
+mod unheard;
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     audit::Kind,
     ingest::{Origin, Taken},
-    link::{clone::alternates, hello::Hello, plausible},
+    link::{
+        clone::alternates,
+        hello::{Hello, Seen},
+        plausible,
+    },
     sign::Signer,
-    store::session::Attached,
+    store::{
+        server::{Recognised, Witness, witness},
+        session::Attached,
+    },
 };
 use gpuheal_hub_core::{audit::Entry, budget::RateState, policy::Policy};
 use gpuheal_proto::{
-    ids::{ClusterId, NodeUid, ReplicaId},
+    ids::{ClusterId, CommandId, NodeUid, ReplicaId},
     link::v1,
     time::Timestamp,
 };
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::{
     mutation::{Mutation, Mutations},
@@ -38,6 +47,9 @@ pub use rows::{Cluster, Command, Fault, Incident, Node, Session};
 
 /// Boot ids of a session that are remembered.
 const BOOTS_MAX: usize = 16;
+
+/// A backup that is put back as a copy of the disk is of the same server and timeline.
+const LINEAGE: &str = "the server/00000001";
 
 /// The chain of what belongs to no one cluster.
 const FLEET: &str = gpuheal_hub::audit::FLEET_CHAIN;
@@ -58,6 +70,12 @@ pub struct Memory {
     fleet_rate: Option<RateState>,
     /// Entries by chain.
     pub audit: BTreeMap<String, Vec<Rc<Entry>>>,
+    /// Which run of its server this is, and the one that a hub has recognised last.
+    pub(crate) run: u64,
+    recognised: Option<u64>,
+    /// What each hub has left at its last look, and how many there were.
+    marks: BTreeMap<String, Uuid>,
+    looks: u64,
     pub(crate) mutations: Mutations,
 }
 
@@ -75,6 +93,10 @@ impl Memory {
             fleet_out: 0,
             fleet_rate: None,
             audit: BTreeMap::new(),
+            run: 0,
+            recognised: None,
+            marks: BTreeMap::new(),
+            looks: 0,
             mutations,
         }
     }
@@ -93,6 +115,21 @@ impl Memory {
     fn cluster(&mut self, cluster: &ClusterId) -> &mut Cluster {
         let now = self.now;
         self.clusters.entry(cluster.clone()).or_insert_with(|| Cluster { created_at: now, ..Cluster::default() })
+    }
+
+    /// Its server is started anew, and goes on where it was.
+    pub fn restarts(&mut self) {
+        self.run += 1;
+    }
+
+    /// Whether a hub knows the run of the server that this is: what harms is neither issued nor sent before that.
+    fn run_known(&self) -> bool {
+        self.recognised.is_none_or(|run| run == self.run)
+    }
+
+    /// A whole snapshot came since the epoch was raised last, and there is no doubt that it was the last time.
+    fn whole(&self, cluster: &Cluster) -> bool {
+        self.adopted(cluster) && self.run_known()
     }
 
     /// A whole snapshot came since the epoch was raised last.
@@ -140,23 +177,24 @@ impl Memory {
 
     /// The epoch. A cluster that has seen a later one, or a higher command, proves that commits were lost here; one that has
     /// not seen the present epoch yet lost its commands before it began.
-    fn term_for(&mut self, hello: &Hello) -> (u64, bool) {
-        let lost = self.cluster(&hello.cluster).cmd_seq < hello.cmd_seq_seen;
+    fn term_for(&mut self, id: &ClusterId, says: Seen) -> (u64, bool) {
+        let lost = self.cluster(id).cmd_seq < says.cmd_seq;
+        let mut same = self.cluster(id).commands.values().filter(|command| command.cmd_seq == says.cmd_seq);
+        let twice = same.any(|command| says.cmd_id.is_some_and(|id| id != command.planned.id));
         if self.mutations.has(Mutation::TermNeverRises) {
             return (self.hub_term, false);
         }
         if lost {
-            self.cluster(&hello.cluster).cmd_seq = hello.cmd_seq_seen;
+            self.cluster(id).cmd_seq = says.cmd_seq;
         }
-        let seen = hello.hub_term_seen.max(hello.hub_term_heard);
-        if self.hub_term >= seen && !(self.hub_term == hello.hub_term_seen && lost) {
+        let seen = says.term.max(says.term_heard);
+        if self.hub_term >= seen && !(self.hub_term == says.term && (lost || twice)) {
             return (self.hub_term, false);
         }
         self.hub_term = seen + 1;
         self.raised_at = self.now;
-        let body = json!({"term": self.hub_term, "seen": seen, "command": hello.cmd_seq_seen});
-        let cluster = &hello.cluster;
-        self.tell(cluster, Kind::TermRaised, "hub/link", &format!("cluster/{cluster}"), None, &body);
+        let body = json!({"term": self.hub_term, "seen": seen, "command": says.cmd_seq});
+        self.tell(id, Kind::TermRaised, "hub/link", &format!("cluster/{id}"), None, &body);
         (self.hub_term, true)
     }
 
@@ -246,24 +284,57 @@ impl Store for Memory {
         let streams = &self.clusters[&hello.cluster].streams;
         let acked = |stream: &gpuheal_proto::ids::StreamId| streams.get(stream).map(|upto| (stream.to_string(), *upto));
         let acked = hello.journals.iter().map(|journal| &journal.stream).filter_map(acked).collect();
-        let (hub_term, term_raised) = self.term_for(hello);
+        let (hub_term, term_raised) = self.term_for(&hello.cluster, hello.seen);
         let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
         let reign_known = self.clusters[&hello.cluster].state_lease;
         Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised, reign_known, clock_skew_ms: None })
     }
 
-    fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error> {
+    fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>, says: Seen) -> Result<bool, Error> {
         self.owns(owner)?;
-        let now = self.now;
+        let (now, term, cmd_seq) = (self.now, self.hub_term, self.cluster(&owner.cluster).cmd_seq);
         let session = self.session(owner)?;
         if session.detached {
             return Err(Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation });
         }
-        session.lease_transitions = lease_transitions;
-        if lease_transitions.is_some() {
-            session.leads_since = Some(now);
+        if lease_transitions.is_none() {
+            session.lease_transitions = None;
+            return Ok(false);
         }
-        Ok(())
+        if let Some(detail) = plausible::unseen(says, term, cmd_seq) {
+            return Err(Error::Refused(format!("implausible: {detail}")));
+        }
+        (session.lease_transitions, session.leads_since) = (lease_transitions, Some(now));
+        Ok(self.term_for(&owner.cluster, says).1)
+    }
+
+    fn recognise(&mut self, hub: &str, seen: &mut Option<Witness>) -> Result<Recognised, Error> {
+        if self.mutations.has(Mutation::AnyServer) || self.mutations.has(Mutation::TermNeverRises) {
+            return Ok(Recognised::Known);
+        }
+        let mark = self.marks.get(hub).copied();
+        let went_back = seen.as_ref().is_some_and(|seen| mark.is_none_or(|mark| *seen != witness(LINEAGE, mark, seen.term())));
+        let raised_since = seen.as_ref().is_some_and(|seen| seen.term() < self.hub_term);
+        let known = self.recognised == Some(self.run);
+        let recognised = if known && (!went_back || raised_since) {
+            Recognised::Known
+        } else if self.recognised.is_none() || (seen.is_some() && !went_back) {
+            self.ask_open();
+            Recognised::GoesOn
+        } else {
+            self.raise_term();
+            let reason = "commits may be lost";
+            let body = json!({"term": self.hub_term, "reason": reason});
+            self.record(FLEET, Kind::TermRaised, "hub", "fleet", None, &body);
+            Recognised::MayHaveLost { term: self.hub_term, reason }
+        };
+        self.recognised = Some(self.run);
+        self.looks += 1;
+        // No two of one moment, nor of a database and its backup.
+        let mark = Uuid::from_u128((u128::from(self.now.unix_ms().unsigned_abs()) << 32) | u128::from(self.looks));
+        self.marks.insert(hub.to_owned(), mark);
+        *seen = Some(witness(LINEAGE, mark, self.hub_term));
+        Ok(recognised)
     }
 
     fn detach(&mut self, owner: &Owner) {
@@ -315,6 +386,10 @@ impl Store for Memory {
 
     fn due(&mut self, leaders: &[Leader]) -> Result<Vec<Due>, Error> {
         Ok(leaders.iter().flat_map(|leader| self.due_for(leader)).collect())
+    }
+
+    fn unheard(&mut self, leaders: &[Leader]) -> Result<Vec<(ClusterId, CommandId)>, Error> {
+        Ok(leaders.iter().flat_map(|leader| self.ask_unheard(leader)).collect())
     }
 
     fn sent(&mut self, sent: &[Due]) -> Result<(), Error> {

@@ -38,7 +38,7 @@ pub enum Mutation {
     NoCeiling,
     /// An open HealAction is never taken up by the next leader.
     NobodyResumes,
-    /// A status is told once and never again.
+    /// A status is told once and never again, whoever asks.
     ToldOnce,
     /// Commands that ran out of time are left as they are.
     NoSweep,
@@ -46,10 +46,14 @@ pub enum Mutation {
     AnySignature,
     /// The hub takes whatever it knows of a cluster for all that there is to know.
     ToldBlind,
-    /// The spoke works on one node for two commands of one plan revision.
-    RivalsAtOnce,
     /// The hub takes a drain of one GPU's users for one of the whole node.
     AnyDrainIsAll,
+    /// Nobody is asked what became of a command whose end was not told.
+    NobodyIsAsked,
+    /// A server that was started anew is taken for the one that it was.
+    AnyServer,
+    /// A leader proves itself before it knows what its cluster has seen.
+    ProvesUnseen,
 }
 
 impl Mutation {
@@ -76,8 +80,10 @@ impl Mutation {
         Self::NoSweep,
         Self::AnySignature,
         Self::ToldBlind,
-        Self::RivalsAtOnce,
         Self::AnyDrainIsAll,
+        Self::NobodyIsAsked,
+        Self::AnyServer,
+        Self::ProvesUnseen,
     ];
 }
 

@@ -135,6 +135,10 @@ pub struct Spoke {
     evidence: BTreeMap<FaultKey, v1::Evidence>,
     told: tell::Told,
     resyncs: u64,
+    /// What the last heartbeat said of leadership.
+    proof_told: Option<u64>,
+    /// Commands that the hub has asked for and was not told of yet.
+    asked: BTreeSet<String>,
     config: Config,
     fence: Option<(u64, Fence)>,
     fence_asked: bool,
@@ -184,6 +188,8 @@ impl Spoke {
             evidence: BTreeMap::new(),
             told: tell::Told::default(),
             resyncs: 0,
+            proof_told: None,
+            asked: BTreeSet::new(),
             config: Config::default(),
             fence: None,
             fence_asked: false,

@@ -7,9 +7,12 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use gpuheal_hub::{
     ingest::{Origin, Taken},
-    link::hello::Hello,
+    link::hello::{Hello, Seen},
     sign::Signer,
-    store::session::Attached,
+    store::{
+        server::{Recognised, Witness},
+        session::Attached,
+    },
 };
 use gpuheal_proto::{
     ids::{ClusterId, CommandId, ReplicaId},
@@ -98,11 +101,16 @@ pub trait Store {
     /// # Errors
     /// When it is another cluster's.
     fn attach(&mut self, hello: &Hello, hub: &str) -> Result<Attached, Error>;
-    /// Notes that a session leads, or no longer does.
+    /// Notes that a session leads, having seen so much, or that it no longer does. True: that raised the epoch.
     ///
     /// # Errors
-    /// When it was taken over.
-    fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>) -> Result<(), Error>;
+    /// When it was taken over, or says what no hub can have given out.
+    fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>, says: Seen) -> Result<bool, Error>;
+    /// Looks which run of its server the database is in.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn recognise(&mut self, hub: &str, seen: &mut Option<Witness>) -> Result<Recognised, Error>;
     /// Notes that a session ended.
     fn detach(&mut self, owner: &Owner);
     /// Notes that a session lives, and returns when; none: it was taken over, or less is known of it than was noted before.
@@ -147,6 +155,11 @@ pub trait Store {
     /// # Errors
     /// When it cannot be written.
     fn sent(&mut self, sent: &[Due]) -> Result<(), Error>;
+    /// Commands of these sessions' clusters whose end nobody has told, each noted as asked for.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn unheard(&mut self, leaders: &[Leader]) -> Result<Vec<(ClusterId, CommandId)>, Error>;
     /// Takes one status. With a signer a command that is not known is taken over, if that one signed it and the status shows it.
     ///
     /// # Errors

@@ -32,6 +32,7 @@ impl Memory {
         if let Some(row) = cluster.nodes.get_mut(&node) {
             row.plan_rev_issued = row.plan_rev_issued.max(body.plan_rev);
         }
+        cluster.cmd_seq = cluster.cmd_seq.max(body.cmd_seq);
         if body.harmful() {
             cluster.cooldowns.insert(node, Cooldown { incident, state: CooldownState::Reserved });
         }

@@ -11,6 +11,7 @@ use gpuheal_proto::{
     command::{Command as Body, CommandState, Target},
     ids::{ClusterId, CommandId},
     link::v1,
+    time::Timestamp,
     words::Action,
 };
 use serde_json::json;
@@ -89,19 +90,25 @@ impl Memory {
         found
     }
 
-    /// A session that was taken over, or that another replica's proof outranks, gets nothing.
-    pub(super) fn due_for(&self, leader: &Leader) -> Vec<Due> {
-        let owner = &leader.owner;
-        let Some(cluster) = self.clusters.get(&owner.cluster) else { return Vec::new() };
-        let Some(session) = cluster.sessions.get(&owner.replica) else { return Vec::new() };
+    /// Since when a session leads its cluster; none when it was taken over, or another replica's proof outranks it.
+    pub(super) fn leads_since(&self, leader: &Leader) -> Option<Timestamp> {
+        let cluster = self.clusters.get(&leader.owner.cluster)?;
+        let session = cluster.sessions.get(&leader.owner.replica)?;
         let fresh = self.now.before(SESSION_STALE);
         let outranked = |other: &super::Session| {
             !other.detached && other.seen_at > fresh && other.lease_transitions > Some(leader.lease_transitions)
         };
-        if session.generation != owner.generation || session.detached || cluster.sessions.values().any(outranked) {
-            return Vec::new();
+        if session.generation != leader.owner.generation || session.detached || cluster.sessions.values().any(outranked) {
+            return None;
         }
-        let attached_at = session.leads_since.map_or(session.attached_at, |since| since.max(session.attached_at));
+        Some(session.leads_since.map_or(session.attached_at, |since| since.max(session.attached_at)))
+    }
+
+    /// What the leader is to be sent now.
+    pub(super) fn due_for(&self, leader: &Leader) -> Vec<Due> {
+        let owner = &leader.owner;
+        let Some(cluster) = self.clusters.get(&owner.cluster) else { return Vec::new() };
+        let Some(attached_at) = self.leads_since(leader) else { return Vec::new() };
         let mut due: Vec<(u64, Due)> = Vec::new();
         for command in cluster.commands.values().filter(|command| command.envelope.is_some()) {
             let mut view = view(cluster, command, attached_at);
@@ -109,7 +116,7 @@ impl Memory {
                 view.deliver_by = view.deliver_by.after(std::time::Duration::from_secs(86_400));
             }
             let harms = matches!(command.planned.action, Action::Mark | Action::Evict);
-            let of_before = harms && command.hub_term < self.hub_term;
+            let of_before = harms && (command.hub_term < self.hub_term || !self.run_known());
             let (cancels, envelope) = match (is_due(&view, self.now), &command.cancel_envelope) {
                 (due::Due::Send(_), _) if of_before => continue,
                 (due::Due::Send(_), _) => (false, command.envelope.clone()),
@@ -155,7 +162,7 @@ const fn under_way(command: &Command) -> bool {
 }
 
 /// As the hub's own stage sees a row.
-fn view(cluster: &Cluster, command: &Command, attached_at: gpuheal_proto::time::Timestamp) -> due::Command {
+fn view(cluster: &Cluster, command: &Command, attached_at: Timestamp) -> due::Command {
     let counts = |other: &&Command| {
         other.planned.node.uid == command.planned.node.uid
             && other.planned.action != Action::Notify

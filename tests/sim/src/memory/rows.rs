@@ -230,6 +230,7 @@ pub struct Command {
     /// Epoch of the database that it was signed under.
     pub(super) cancel_term: u64,
     pub(super) cancel_sent_at: Option<Timestamp>,
+    pub(super) outcome_asked_at: Option<Timestamp>,
 }
 
 /// From which decision a command comes, and its numbers.
@@ -271,6 +272,7 @@ impl Command {
             cancel_envelope: None,
             cancel_term: 0,
             cancel_sent_at: None,
+            outcome_asked_at: None,
         }
     }
 }

@@ -51,7 +51,7 @@ impl Memory {
     fn shared(&self, id: &ClusterId, cluster: &Cluster, policy: &Policy) -> snapshot::Cluster {
         let rates = &policy.settings.rates;
         // What other clusters have out that have not shown it since the epoch rose: each counts at its full budget.
-        let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.adopted(rows));
+        let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.whole(rows));
         let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
         let adopting: u32 = unknown.fold(0, u32::saturating_add);
         let fleet_unheld = self.clusters.values().map(unheld).sum::<u32>().saturating_add(adopting);
@@ -66,10 +66,10 @@ impl Memory {
             fleet_rate: rate(rates.fleet, self.fleet_rate),
             narrowing: Narrowing::in_force(&cluster.config_yaml).0,
             observer: Observer {
-                state_at: cluster.state_as_of.filter(|_| self.adopted(cluster)),
+                state_at: cluster.state_as_of.filter(|_| self.whole(cluster)),
                 told_upto: match self.mutations.has(Mutation::ToldBlind) {
                     true => Some(self.now),
-                    false => cluster.told_upto.filter(|_| self.adopted(cluster)),
+                    false => cluster.told_upto.filter(|_| self.whole(cluster)),
                 },
             },
             fleet_stop: self.stop.clone(),

@@ -69,8 +69,7 @@ impl Oracle {
 
     /// 7. Absence is not health: no incident that had a fault which is still there is closed as released.
     pub fn silence_closes_nothing(&mut self, id: &ClusterId, db: &Memory, bodies: &BTreeMap<String, Body>, now: Timestamp) {
-        // See docs/simulation.md, what is not right yet.
-        let Some(cluster) = db.clusters.get(id).filter(|_| !self.was_restored()) else { return };
+        let Some(cluster) = db.clusters.get(id) else { return };
         for incident in cluster.incidents.values() {
             let fresh = incident.closed_at.is_some_and(|at| now.since(at) < Duration::from_secs(2));
             if incident.state != IncidentState::Released || !fresh {

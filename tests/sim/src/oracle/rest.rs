@@ -56,8 +56,7 @@ impl Oracle {
 
     /// Liveness: what a cluster says of a command is what the hub knows of it, if it knows the command at all.
     pub fn what_was_done_is_known(&mut self, id: &ClusterId, api: &Api, db: &Memory, now: Timestamp) {
-        // A report that was acked before a restore is told again only where the loss shows in a term or a number.
-        let Some(rows) = db.clusters.get(id).filter(|_| !self.was_restored()) else { return };
+        let Some(rows) = db.clusters.get(id) else { return };
         for action in api.actions.values().filter(|action| healaction::is_final(action)) {
             let command = CommandId::parse(action.id()).ok().and_then(|id| rows.commands.get(&id));
             let Some(state) = command.map(|command| command.state) else { continue };

@@ -3,14 +3,14 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use gpuheal_hub::link::hello::Seen;
 use gpuheal_proto::{
     ids::{ClusterId, FaultKey},
-    link::v1,
     time::Timestamp,
 };
 
 use super::Oracle;
-use crate::memory::{Cluster, Memory};
+use crate::memory::{Cluster, Command, Memory};
 
 /// The last restore.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub(super) struct Restored {
     heard: BTreeSet<ClusterId>,
     /// It was not the first: a term may come again then that only one cluster had seen.
     again: bool,
+    /// It was loaded into a server that went on, and nobody raised the epoch: no hub can tell before a cluster does.
+    in_place: bool,
     at: Timestamp,
 }
 
@@ -30,11 +32,11 @@ const ON_ITS_WAY: Duration = Duration::from_secs(60);
 impl Oracle {
     /// The database was restored from a backup of that moment: what was acked since is the journals' to send again.
     /// An epoch that was raised from an older one may have been in force before: that is no new one.
-    pub fn is_restored(&mut self, backup: Timestamp, db: &Memory, now: Timestamp) {
+    pub fn is_restored(&mut self, backup: Timestamp, db: &Memory, in_place: bool, now: Timestamp) {
         self.acked.retain(|_, at| *at <= backup);
         let new = self.numbers.iter().all(|(_, term, _)| *term < db.hub_term);
         let again = self.restored.is_some();
-        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again, at: now });
+        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again, in_place, at: now });
     }
 
     /// An ack of what is not there: it was committed, and on its way when a restore took it away.
@@ -44,22 +46,24 @@ impl Oracle {
         lately && db.clusters.get(cluster).is_none_or(|rows| !rows.faults.contains_key(key))
     }
 
-    /// Whether the database was ever restored.
+    /// Whether the database was restored so that no hub can know it before each cluster was heard.
     #[must_use]
-    pub const fn was_restored(&self) -> bool {
-        self.restored.is_some()
+    pub(super) fn was_restored_in_place(&self) -> bool {
+        self.restored.as_ref().is_some_and(|restored| restored.in_place)
     }
 
     /// A replica says what it has seen, before the hub has taken it in.
-    pub fn hello_arrives(&mut self, db: &Memory, cluster: &ClusterId, hello: &v1::Hello, now: Timestamp) {
+    pub fn hello_arrives(&mut self, db: &Memory, cluster: &ClusterId, says: Seen, now: Timestamp) {
         let Some(restored) = &mut self.restored else { return };
-        let number = db.clusters.get(cluster).map_or(0, Cluster::last_number);
-        let lost = hello.hub_term_seen.max(hello.hub_term_heard) > db.hub_term
-            || (hello.hub_term_seen == db.hub_term && hello.cmd_seq_seen > number);
+        let rows = db.clusters.get(cluster);
+        let another = |command: &Command| command.cmd_seq == says.cmd_seq && says.cmd_id.is_some_and(|id| id != command.planned.id);
+        let unknown =
+            says.cmd_seq > rows.map_or(0, Cluster::last_number) || rows.is_some_and(|rows| rows.commands.values().any(another));
+        let lost = says.term.max(says.term_heard) > db.hub_term || (says.term == db.hub_term && unknown);
         if lost && restored.known.is_none() {
             restored.known = Some(now);
         }
-        if hello.hub_term_seen > 0 && hello.cmd_seq_seen > 0 {
+        if says.term > 0 && says.cmd_seq > 0 {
             restored.heard.insert(cluster.clone());
         }
     }

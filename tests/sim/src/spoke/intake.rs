@@ -61,7 +61,9 @@ impl Spoke {
 
     /// Takes up every open action that nobody here works on.
     pub(super) fn resume(&mut self) {
+        self.beat_if_news();
         self.report_again();
+        self.answer_asked();
         if self.reign().is_none() || !self.cache.listed {
             return;
         }
@@ -134,7 +136,7 @@ impl Spoke {
             margin: self.margin(),
             config: if has(Mutation::NoCeiling) { &open } else { &self.config },
             out: self.places(name),
-            at_work: self.at_work(command).filter(|_| !has(Mutation::RivalsAtOnce)),
+            at_work: self.at_work(command),
             now: now.map(|now| now.at).unwrap_or_default(),
         };
         timely.admit(&live)

@@ -7,10 +7,10 @@ use gpuheal_proto::{
     link::v1::{self, attach_request::Message as Up, attach_response::Message as Down},
     time::Timestamp,
 };
-use gpuheal_spoke::send::Outbox;
+use gpuheal_spoke::{healaction, send::Outbox};
 
 use super::{Out, Spoke};
-use crate::hub_time::Reading;
+use crate::{hub_time::Reading, mutation::Mutation};
 
 /// A Welcome must come in this time after Hello.
 const WELCOME_WITHIN: Duration = Duration::from_secs(20);
@@ -59,6 +59,7 @@ impl Spoke {
     pub fn hello(&mut self) -> v1::Hello {
         let journals = self.disk.heads().into_iter().map(|(id, next_seq)| v1::JournalHead { stream_id: id.to_string(), next_seq });
         let fence = self.fence.unwrap_or_default().1;
+        let seen = healaction::highest(self.cache.actions.values().map(|action| &**action));
         v1::Hello {
             cluster_id: self.me.cluster.to_string(),
             kube_system_uid: self.me.kube_system_uid.clone(),
@@ -69,10 +70,11 @@ impl Spoke {
             trust_version: self.me.trust.version,
             hub_term_seen: fence.hub_term,
             hub_term_heard: self.hub_term,
-            cmd_seq_seen: self.cache.actions.values().map(|action| action.spec.command_seq).max().unwrap_or(0),
+            cmd_seq_seen: seen.0,
+            cmd_id_seen: seen.1.to_owned(),
             open_commands: self.open_actions().map(|action| action.id().to_owned()).collect(),
             wall_unix_ms: self.now.wall.unix_ms(),
-            lease_transitions: self.reign(),
+            lease_transitions: self.proof(),
             ..v1::Hello::default()
         }
     }
@@ -122,7 +124,9 @@ impl Spoke {
                 if resync.standing_faults {
                     self.tell_all_standing();
                 }
+                self.asked.extend(resync.command_ids);
                 self.report_again();
+                self.answer_asked();
                 self.state_tick();
             }
             Down::Goaway(goaway) => self.hang_up(Some(Duration::from_millis(goaway.reconnect_after_ms.into()))),
@@ -145,6 +149,7 @@ impl Spoke {
         self.session = Some(Session { generation, outbox, began: boot, heard: boot, acked: boot, beat: boot });
         self.say(format!("attached, generation {generation}, term {}", welcome.hub_term));
         self.beat();
+        self.asked.clear();
         self.report_again();
         self.state_tick();
         self.send_faults();
@@ -174,11 +179,31 @@ impl Spoke {
         }
     }
 
+    /// The proof of leadership, once all that the cluster has seen is known here.
+    fn proof(&self) -> Option<u64> {
+        let unseen = self.me.mutations.has(Mutation::ProvesUnseen);
+        self.reign().filter(|_| unseen || (self.cache.listed && self.fence.is_some()))
+    }
+
     pub(super) fn beat(&mut self) {
-        let lease_transitions = self.reign();
+        let seen = healaction::highest(self.cache.actions.values().map(|action| &**action));
+        let beat = v1::Heartbeat {
+            lease_transitions: self.proof(),
+            hub_term_seen: self.fence.unwrap_or_default().1.hub_term,
+            cmd_seq_seen: seen.0,
+            cmd_id_seen: seen.1.to_owned(),
+            ..v1::Heartbeat::default()
+        };
+        self.proof_told = beat.lease_transitions;
         if let Some(session) = &mut self.session {
             session.beat = self.now.boot;
-            self.out.push(Out::Up(Up::Heartbeat(v1::Heartbeat { lease_transitions, ..v1::Heartbeat::default() })));
+            self.out.push(Out::Up(Up::Heartbeat(beat)));
+        }
+    }
+
+    pub(super) fn beat_if_news(&mut self) {
+        if self.proof() != self.proof_told {
+            self.beat();
         }
     }
 }

@@ -110,6 +110,19 @@ impl Spoke {
         }
     }
 
+    /// What the hub asks for by name is told by the leader, acked or not, once all that there is was listed.
+    pub(super) fn answer_asked(&mut self) {
+        if self.reign().is_none() || !self.cache.listed {
+            return;
+        }
+        let asked = std::mem::take(&mut self.asked);
+        if self.me.mutations.has(Mutation::ToldOnce) {
+            return;
+        }
+        let found: Vec<Rc<HealAction>> = asked.iter().filter_map(|id| self.cache.actions.get(id)).cloned().collect();
+        found.iter().for_each(|action| self.answer(action));
+    }
+
     pub(super) fn status_acked(&mut self, ack: &v1::StatusAck) {
         let known = self.acked.entry(ack.command_id.clone()).or_default();
         *known = (*known).max(ack.status_seq);

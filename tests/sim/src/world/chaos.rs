@@ -264,7 +264,12 @@ impl World {
                 self.hub_dies(hub);
                 self.soon(500, 30_000, Event::HubStart(hub));
             }
-            Trouble::DbAway => self.db_away_until = now.after(self.chance.ms(1_000, 30_000)),
+            Trouble::DbAway => {
+                self.db_away_until = now.after(self.chance.ms(1_000, 30_000));
+                if self.chance.once_in(2) {
+                    self.db.restarts();
+                }
+            }
             Trouble::DbRestored => self.restore(),
             Trouble::FleetStop => {
                 self.db.at(now);
@@ -281,24 +286,30 @@ impl World {
         }
     }
 
-    /// The database comes back as it was; whoever restores it may or may not raise its term.
+    /// The database comes back as it was. Whoever restores it may raise its term, or may not; may start its server anew, as
+    /// nearly everybody must, or load what was saved into one that runs, the hubs being stopped; may start the hubs anew, or
+    /// let them and their sessions live on.
     fn restore(&mut self) {
         let Some(backup) = self.backups.pop() else { return };
-        let (made, procedure) = (backup.now, self.chance.once_in(2));
+        let (made, procedure, in_place) = (backup.now, self.chance.once_in(4), self.chance.once_in(4));
+        let run = self.db.run;
         self.db = backup;
         self.db.at(self.now);
+        self.db.run = if in_place { run } else { run + 1 };
         if procedure {
             self.db.raise_term();
         }
-        self.oracle.is_restored(made, &self.db, self.now);
-        // Whoever restores a database may start the hubs anew, or let them and their sessions live on.
-        if self.chance.once_in(2) {
+        self.oracle.is_restored(made, &self.db, in_place && !procedure, self.now);
+        if in_place || self.chance.once_in(2) {
             for hub in 0..self.hubs.len() {
                 self.hub_dies(hub);
                 self.soon(500, 5_000, Event::HubStart(hub));
             }
         }
-        self.say(|| format!("the database is as it was at {made}, its term {}", if procedure { "raised" } else { "not raised" }));
+        self.say(|| {
+            let how = if in_place { "in its running server" } else { "in a server started anew" };
+            format!("the database is as it was at {made}, {how}, its term {}", if procedure { "raised" } else { "not raised" })
+        });
     }
 
     /// Faults stop: everybody runs, every way is free, every machine is mended but for what this seed leaves broken.

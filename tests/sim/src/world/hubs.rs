@@ -48,7 +48,11 @@ impl World {
         self.db.at(self.now);
         let Some(process) = &mut self.hubs[hub].0 else { return };
         process.seen(&mut self.db, self.now);
-        let done = process.stages(&mut self.db).and_then(|()| process.deliver(&mut self.db));
+        let done = process
+            .look(&mut self.db)
+            .and_then(|()| process.stages(&mut self.db))
+            .and_then(|()| process.deliver(&mut self.db))
+            .and_then(|()| process.ask_unheard(&mut self.db, self.now));
         if let Err(error) = done {
             self.oracle.breaks("every decision can be stored", self.now, error.to_string());
         }

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use gpuheal_hub::link::hello::{Hello, Seen};
 use gpuheal_proto::{
     ids::CommandId,
     link::v1::{CommandState, attach_request::Message as Up, attach_response::Message as Down},
@@ -173,8 +174,13 @@ impl World {
         let (now, away) = (self.now, self.db_away_until > self.now);
         self.db.at(now);
         let Some(process) = &mut self.hubs[hub].0 else { return };
-        if let (Up::Hello(hello), false) = (&*message, away) {
-            self.oracle.hello_arrives(&self.db, &cluster, hello, now);
+        let says = match &*message {
+            Up::Hello(hello) => Hello::read(hello.clone(), &cluster, std::time::Instant::now()).ok().map(|hello| hello.seen),
+            Up::Heartbeat(beat) if beat.lease_transitions.is_some() => Some(Seen::told(beat)),
+            _ => None,
+        };
+        if let Some(says) = says.filter(|_| !away) {
+            self.oracle.hello_arrives(&self.db, &cluster, says, now);
         }
         let db = &mut self.db;
         process.up(number, &cluster, *message, (!away).then_some(db), now);

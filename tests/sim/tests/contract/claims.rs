@@ -1,8 +1,9 @@
 //! The claims, each on both stores.
 
-use gpuheal_hub::ingest::Origin;
+use gpuheal_hub::{ingest::Origin, link::hello::Seen, store::server::Recognised};
 use gpuheal_proto::{
     fault::{Onset, Witness},
+    ids::CommandId,
     link::v1::{self, CommandState as Wire, EvidenceState},
 };
 use gpuheal_sim::store::{Error, Owner};
@@ -141,10 +142,100 @@ fn a_command_is_sent_once_in_a_session_and_again_at_the_next_until_its_time_is_o
 
 /// Failure table, row 18.
 #[test]
+fn a_leader_that_proves_itself_with_what_the_database_lost_raises_the_epoch_before_it_is_sent_anything() {
+    let (mut pair, owner) = commanded();
+    pair.lead(&owner, None).unwrap();
+    let says = Seen { term: 1, cmd_seq: 9, ..Seen::default() };
+    assert!(pair.lead_having_seen(&owner, Some(2), says).unwrap());
+    assert!(pair.deliver(&owner, 2).is_empty(), "nobody knows what the lost commits had out when it was decided");
+    assert!(!pair.lead_having_seen(&owner, Some(3), says).unwrap(), "it is known by now");
+    // A number that this database has given to another command was given out twice.
+    let (of_n1, another) =
+        (Seen { term: 2, cmd_seq: 1, ..says }, CommandId::parse("01890000-0000-7000-8000-000000000007").unwrap());
+    assert!(!pair.lead_having_seen(&owner, Some(4), of_n1).unwrap());
+    assert!(pair.lead_having_seen(&owner, Some(5), Seen { cmd_id: Some(another), ..of_n1 }).unwrap());
+    let absurd = Seen { cmd_seq: u64::MAX, ..says };
+    assert!(matches!(pair.lead_having_seen(&owner, Some(6), absurd), Err(Error::Refused(_))));
+    pair.holds("a proof");
+}
+
+/// Failure table, row 18.
+#[test]
+fn a_start_of_the_server_that_no_hub_has_seen_through_raises_the_epoch_and_holds_back_what_harms() {
+    let (mut pair, owner) = commanded();
+    let (mut new, mut old) = ([None, None], [None, None]);
+    assert_eq!(pair.look("old", &mut old), Recognised::GoesOn, "the first run that there is");
+    assert_eq!(pair.look("old", &mut old), Recognised::Known);
+    pair.faults(&owner, &batch("s", 2, &[xid79(2, 101)])).unwrap();
+    pair.decide();
+    // It goes on where it was, and this hub can tell.
+    pair.restarts();
+    assert!(pair.deliver(&owner, 1).is_empty(), "nobody has looked yet");
+    pair.faults(&owner, &batch("s", 3, &[xid79(3, 102)])).unwrap();
+    pair.decide();
+    let harmful = |pair: &mut Pair, after| pair.holds(after).commands.iter().filter(|line| line.contains(" evict ")).count();
+    assert_eq!(harmful(&mut pair, "a run that nobody knows"), 2, "nor is anything issued");
+    assert_eq!(pair.look("old", &mut old), Recognised::GoesOn);
+    // The rate lets a third node out in a moment.
+    pair.elapse(3);
+    pair.decide();
+    assert_eq!(harmful(&mut pair, "a run that goes on"), 3);
+    assert!(pair.deliver(&owner, 1).len() >= 2);
+    // Who has seen nothing cannot tell.
+    pair.restarts();
+    assert!(matches!(pair.look("new", &mut new), Recognised::MayHaveLost { term: 2, .. }));
+    assert_eq!(pair.look("new", &mut new), Recognised::Known);
+    assert_eq!(pair.look("old", &mut old), Recognised::Known);
+    pair.faults(&owner, &batch("s", 4, &[xid79(4, 103)])).unwrap();
+    pair.decide();
+    assert_eq!(harmful(&mut pair, "a new epoch"), 3, "no state of the cluster has come under it");
+    // What a hub has left is not there any more, whoever has recognised the run: it is raised once for that.
+    assert_eq!(pair.look("old", &mut old.clone()), Recognised::Known);
+    assert_eq!(pair.look("new", &mut new.clone()), Recognised::Known);
+    assert!(matches!(pair.look("old", &mut old), Recognised::MayHaveLost { term: 3, .. }));
+    assert_eq!(pair.look("new", &mut new), Recognised::Known, "the epoch has risen since");
+    pair.holds("looks");
+}
+
+/// Failure table, row 18.
+#[test]
+fn whose_end_nobody_told_is_asked_for_once_in_a_session_and_again_when_it_was_assumed() {
+    let (mut pair, owner) = commanded();
+    assert_eq!(pair.unheard(&owner, 1), 0, "it is on its way in this session");
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    pair.deliver(&owner, 1);
+    assert_eq!((pair.unheard(&owner, 1), pair.unheard(&owner, 1)), (1, 0), "its session is over");
+    pair.settle(&c1(), 1, &status(1, Wire::Received));
+    assert_eq!(pair.unheard(&owner, 1), 0, "it was asked for, and goes on");
+    pair.elapse(20_000);
+    assert!(pair.sweep() > 0);
+    assert_eq!((pair.unheard(&owner, 1), pair.unheard(&owner, 1)), (1, 0), "what it became was assumed");
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert_eq!(pair.unheard(&owner, 1), 1, "a database that was restored has forgotten that it was told");
+    pair.settle(&c1(), 1, &status(3, Wire::Succeeded));
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert_eq!(pair.unheard(&owner, 1), 0, "its end was told");
+    pair.holds("asked");
+}
+
+#[test]
+fn nobody_asks_for_what_no_cluster_has_on_record_any_more() {
+    let (mut pair, _) = commanded();
+    pair.elapse(400);
+    pair.sweep();
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert_eq!(pair.unheard(&owner, 1), 1);
+    pair.elapse(2 * 86_400);
+    let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
+    assert_eq!(pair.unheard(&owner, 1), 0);
+}
+
+/// Failure table, row 18.
+#[test]
 fn what_harms_and_was_issued_before_the_epoch_rose_is_not_sent_and_expires() {
     let (mut pair, _) = commanded();
     let mut welcomed = hello("spoke-0", &["s"]);
-    welcomed.hub_term_heard = 5;
+    welcomed.seen.term_heard = 5;
     let (owner, ..) = pair.attach(&welcomed).unwrap();
     assert!(pair.deliver(&owner, 1).is_empty(), "nobody knows what the lost commits had out when it was decided");
     pair.elapse(400);
@@ -271,7 +362,7 @@ fn a_mark_that_no_incident_knows_is_taken_over_and_its_revision_raises_the_term(
 fn a_hello_that_has_seen_more_than_this_database_raises_its_term_above_all_that_was_seen() {
     let (mut pair, _) = healing();
     let mut seen = hello("spoke-0", &[]);
-    (seen.hub_term_seen, seen.cmd_seq_seen) = (4, 9);
+    (seen.seen.term, seen.seen.cmd_seq) = (4, 9);
     assert!(pair.attach(&seen).unwrap().1);
     assert!(!pair.attach(&hello("spoke-0", &[])).unwrap().1);
     let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
@@ -288,7 +379,7 @@ fn a_hello_that_has_seen_what_no_hub_can_have_given_out_is_refused_and_moves_not
     let before = pair.holds("a fleet");
     for (term, command) in [(u64::MAX, 0), (i64::MAX.unsigned_abs(), 0), (1 << 40, 0), (1, u64::MAX), (1, 1 << 54)] {
         let mut seen = hello("spoke-0", &["s"]);
-        (seen.hub_term_seen, seen.cmd_seq_seen) = (term, command);
+        (seen.seen.term, seen.seen.cmd_seq) = (term, command);
         assert!(matches!(pair.attach(&seen), Err(Error::Refused(why)) if why.starts_with("implausible")), "{term}, {command}");
     }
     assert!(pair.owned(&owner), "and who is attached stays");
@@ -320,7 +411,7 @@ fn a_command_of_before_the_epoch_rose_is_called_off_under_the_epoch_at_hand_and_
     let (mut pair, _) = commanded();
     let mut seen = hello("spoke-0", &["s"]);
     for (term, at) in [(3, 4), (7, 8)] {
-        seen.hub_term_seen = term;
+        seen.seen.term = term;
         let (owner, raised, _) = pair.attach(&seen).unwrap();
         assert!(raised);
         pair.stop(Some("a person"));

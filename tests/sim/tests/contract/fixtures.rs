@@ -1,6 +1,6 @@
 //! A small fleet for claims: clusters, nodes, faults, what spokes say.
 
-use gpuheal_hub::link::hello::{Hello, Journal};
+use gpuheal_hub::link::hello::{Hello, Journal, Seen};
 use gpuheal_proto::{
     command::{Command, Step, Target, Times},
     fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
@@ -27,9 +27,7 @@ pub(crate) fn hello(replica: &str, streams: &[&str]) -> Hello {
         caps: vec![],
         journals: streams.iter().map(|stream| Journal { stream: StreamId::parse(stream).unwrap(), upto: 0 }).collect(),
         journal_new: false,
-        hub_term_seen: 0,
-        hub_term_heard: 0,
-        cmd_seq_seen: 0,
+        seen: Seen::default(),
         lease_transitions: Some(1),
         wall: None,
     }

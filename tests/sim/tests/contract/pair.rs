@@ -4,8 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use gpuheal_hub::{
     ingest::{Origin, Taken},
-    link::hello::Hello,
+    link::hello::{Hello, Seen},
     sign::{Key, Signer},
+    store::server::{Recognised, Witness},
 };
 use gpuheal_proto::{command::Command, envelope, ids::ClusterId, link::v1, time::Timestamp};
 use gpuheal_sim::{
@@ -92,8 +93,32 @@ impl Pair {
         Ok((owner, attached.1, attached.2))
     }
 
-    pub(crate) fn lead(&mut self, owner: &Owner, lease: Option<u64>) -> Result<(), Error> {
-        self.both("lead", |store| store.lead(owner, lease))
+    pub(crate) fn lead(&mut self, owner: &Owner, lease: Option<u64>) -> Result<bool, Error> {
+        self.lead_having_seen(owner, lease, Seen::default())
+    }
+
+    pub(crate) fn lead_having_seen(&mut self, owner: &Owner, lease: Option<u64>, says: Seen) -> Result<bool, Error> {
+        self.both("lead", |store| store.lead(owner, lease, says))
+    }
+
+    /// A hub that has seen the server before, or one that has not, looks at it: goes it on, and was the term raised?
+    pub(crate) fn look(&mut self, hub: &str, seen: &mut [Option<Witness>; 2]) -> Recognised {
+        let [of_real, of_simulated] = seen;
+        let real = self.postgres.recognise(hub, of_real).unwrap();
+        self.catch_up();
+        let simulated = self.memory.recognise(hub, of_simulated).unwrap();
+        let words = |recognised: &Recognised| match recognised {
+            Recognised::MayHaveLost { term, .. } => format!("may have lost, {term}"),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(words(&simulated), words(&real), "how a run of the server is taken");
+        real
+    }
+
+    /// The server is started anew, and goes on where it was.
+    pub(crate) fn restarts(&mut self) {
+        self.postgres.restarts();
+        self.memory.restarts();
     }
 
     pub(crate) fn detach(&mut self, owner: &Owner) {
@@ -179,6 +204,12 @@ impl Pair {
         self.postgres.sent(&real).unwrap();
         self.memory.sent(&simulated).unwrap();
         words(&real)
+    }
+
+    /// Of how many commands the leader is asked what became of them.
+    pub(crate) fn unheard(&mut self, owner: &Owner, lease: u64) -> usize {
+        let leader = [Leader { owner: owner.clone(), lease_transitions: lease }];
+        self.both("unheard", |store| store.unheard(&leader).map(|asked| asked.len())).unwrap()
     }
 
     /// A status of the command of this number in the cluster: ids differ between stores, since they have their moments in

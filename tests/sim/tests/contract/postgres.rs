@@ -9,17 +9,20 @@ use gpuheal_hub::{
     deliver::due,
     identity::denied::{Certificate, Serial},
     ingest::{self, Ingest, Origin, Taken},
-    link::hello::Hello,
+    link::hello::{Hello, Seen},
     policy_file, settle,
     sign::{self, Signer},
     store::{
         self,
+        leading::Leading,
         moment::{self, from_db},
-        outbox::{self, Leading, Sent, Waiting},
+        outbox::{self, Sent, Waiting},
         policy::policy_apply,
         pool,
-        session::{Alive, Attached, Refused, session_attach, session_detach, session_lease, sessions_seen},
+        server::{Recognised, Witness, server_recognise},
+        session::{Alive, Attached, Lead, Refused, session_attach, session_detach, session_lead, sessions_seen},
         stop::fleet_stop,
+        unheard::unheard_ask,
     },
     wake::Wake,
 };
@@ -148,13 +151,27 @@ impl Store for Postgres {
         })
     }
 
-    fn lead(&mut self, owner: &Owner, lease: Option<u64>) -> Result<(), Error> {
-        let owned = self.rt.block_on(async {
-            let mut conn = self.pool.acquire().await.unwrap();
-            session_lease(&mut conn, &owner.cluster, &owner.replica, owner.generation, lease).await.unwrap()
+    fn lead(&mut self, owner: &Owner, lease: Option<u64>, says: Seen) -> Result<bool, Error> {
+        let lead = self.rt.block_on(async {
+            let mut tx = self.pool.begin().await.unwrap();
+            let lead = session_lead(&mut tx, &owner.cluster, (&owner.replica, owner.generation), lease, says).await.unwrap();
+            if matches!(lead, Lead::Noted { .. }) {
+                tx.commit().await.unwrap();
+            }
+            lead
         });
-        let out = Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation };
-        if owned { Ok(()) } else { Err(out) }
+        match lead {
+            Lead::Noted { term_raised } => Ok(term_raised),
+            Lead::TakenOver => Err(Error::TakenOver { replica: owner.replica.clone(), generation: owner.generation }),
+            Lead::Implausible { detail } => Err(Error::Refused(format!("implausible: {detail}"))),
+        }
+    }
+
+    fn recognise(&mut self, hub: &str, seen: &mut Option<Witness>) -> Result<Recognised, Error> {
+        self.rt.block_on(async {
+            let mut conn = self.pool.acquire().await.unwrap();
+            server_recognise(&mut conn, hub, seen).await.map_err(refused)
+        })
     }
 
     fn detach(&mut self, owner: &Owner) {
@@ -203,16 +220,17 @@ impl Store for Postgres {
         self.rt.block_on(stage.round(&mut BTreeSet::new())).map_err(refused)
     }
 
+    fn unheard(&mut self, leaders: &[Leader]) -> Result<Vec<(ClusterId, CommandId)>, Error> {
+        let mut asked = self.rt.block_on(async {
+            let mut conn = self.pool.acquire().await.unwrap();
+            unheard_ask(&mut conn, &leading(leaders), 256).await.map_err(refused)
+        })?;
+        asked.sort();
+        Ok(asked.into_iter().map(|(cluster, id)| (ClusterId::parse(&cluster).unwrap(), CommandId::from_uuid(id))).collect())
+    }
+
     fn due(&mut self, leaders: &[Leader]) -> Result<Vec<Due>, Error> {
-        let leading: Vec<Leading> = leaders
-            .iter()
-            .map(|leader| Leading {
-                cluster: leader.owner.cluster.clone(),
-                replica: leader.owner.replica.to_string(),
-                generation: i64::try_from(leader.owner.generation).unwrap(),
-                lease_transitions: i64::try_from(leader.lease_transitions).unwrap(),
-            })
-            .collect();
+        let leading = leading(leaders);
         let rows = self.rt.block_on(async {
             let mut conn = self.pool.acquire().await.unwrap();
             outbox::waiting(&mut conn, &leading, 256).await.unwrap()
@@ -299,6 +317,12 @@ impl Store for Postgres {
 }
 
 impl Postgres {
+    /// Its server is another run of itself: to the rows it is the same whether it is, or whether the last run had another name.
+    pub(crate) fn restarts(&self) {
+        let query = sqlx::query("UPDATE hub_state SET recognised_run = 'an earlier run' WHERE recognised_run IS NOT NULL");
+        self.rt.block_on(query.execute(&self.pool)).unwrap();
+    }
+
     /// The id of a command by its number.
     pub(crate) fn command(&self, cluster: &ClusterId, cmd_seq: u64) -> Option<String> {
         let query = sqlx::query_scalar("SELECT command_id::text FROM commands WHERE cluster_id = $1 AND cmd_seq = $2")
@@ -306,4 +330,14 @@ impl Postgres {
             .bind(i64::try_from(cmd_seq).unwrap());
         self.rt.block_on(query.fetch_optional(&self.pool)).unwrap()
     }
+}
+
+fn leading(leaders: &[Leader]) -> Vec<Leading> {
+    let leading = |leader: &Leader| Leading {
+        cluster: leader.owner.cluster.clone(),
+        replica: leader.owner.replica.to_string(),
+        generation: i64::try_from(leader.owner.generation).unwrap(),
+        lease_transitions: i64::try_from(leader.lease_transitions).unwrap(),
+    };
+    leaders.iter().map(leading).collect()
 }

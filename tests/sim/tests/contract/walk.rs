@@ -47,7 +47,10 @@ fn walk(seed: u64) {
                 seq = acked.first().map_or(0, |(_, upto)| *upto) + 1;
             }
             4 | 5 => pair.decide(),
-            6 => drop(pair.deliver(&owner, 1)),
+            6 => {
+                pair.deliver(&owner, 1);
+                pair.unheard(&owner, 1);
+            }
             7 => {
                 state_seq += 1;
                 let nodes = (0..8).map(|at| if at == n && chance.once_in(2) { marked(at, 1) } else { node(at) }).collect();

@@ -1,0 +1,127 @@
+//! The epoch of the database. It rises whenever commits may have been lost, so that what the lost ones issued cannot be mistaken for
+//! what is issued now, and until every cluster has been heard under it the hub does no new harm there.
+
+use gpuheal_proto::{
+    ids::{ClusterId, CommandId},
+    time::Timestamp,
+};
+use serde_json::json;
+use sqlx::PgConnection;
+
+use super::{Error, Labelled as _, natural, signed};
+use crate::{
+    audit::{self, Entry, Kind, chain_of},
+    link::hello::Seen,
+};
+
+/// The database's epoch.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
+    let term: i64 = sqlx::query_scalar("SELECT hub_term FROM hub_state").fetch_one(conn).await.label("hub_state.term")?;
+    Ok(natural(term))
+}
+
+/// Raises the epoch above what it is and above `seen`: what was issued before can no longer be mistaken for ours.
+///
+/// # Errors
+/// When the database fails.
+pub async fn term_raise(conn: &mut PgConnection, seen: u64, reason: &str) -> Result<u64, Error> {
+    let raised: i64 = sqlx::query_scalar(
+        "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
+    )
+    .bind(signed(seen))
+    .bind(reason)
+    .fetch_one(conn)
+    .await
+    .label("hub_state.raise")?;
+    Ok(natural(raised))
+}
+
+/// What the database knows of what a cluster says it has seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// The epoch.
+    pub(super) term: u64,
+    /// Number of the cluster's last command.
+    pub(super) cmd_seq: u64,
+    /// The number that the cluster has seen last was given to another command here.
+    twice: bool,
+}
+
+pub(super) async fn term_known(conn: &mut PgConnection, cluster: &ClusterId, says: Seen) -> Result<Known, Error> {
+    let (term, cmd_seq, twice): (i64, i64, bool) = sqlx::query_as(
+        "SELECT hub_term, COALESCE((SELECT cmd_seq FROM command_counters WHERE cluster_id = $1), 0),
+                EXISTS (SELECT FROM commands WHERE cluster_id = $1 AND cmd_seq = $2 AND command_id <> $3) FROM hub_state",
+    )
+    .bind(cluster.as_str())
+    .bind(signed(says.cmd_seq))
+    .bind(says.cmd_id.map(CommandId::uuid))
+    .fetch_one(conn)
+    .await
+    .label("hub_state.known")?;
+    Ok(Known { term: natural(term), cmd_seq: natural(cmd_seq), twice })
+}
+
+/// The epoch after a cluster has said what it has seen, and whether that raised it. One that has seen a later epoch, or a higher
+/// command under this one, or another command of a number, proves that this database lost commits: the epoch rises above all that was seen. One that has not seen
+/// the present epoch yet lost its commands before it began: its count alone is taken over. One that was only welcomed under a
+/// later one has nothing of it but its word, which is enough: a term that was in force once must not come again.
+pub(super) async fn term_told(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    says: Seen,
+    known: Known,
+    now: Timestamp,
+) -> Result<(u64, bool), Error> {
+    let Known { term, cmd_seq, twice } = known;
+    let lost = cmd_seq < says.cmd_seq;
+    if lost {
+        cmd_seq_adopt(conn, cluster, says.cmd_seq).await?;
+    }
+    let seen = says.term.max(says.term_heard);
+    if term >= seen && !(term == says.term && (lost || twice)) {
+        return Ok((term, false));
+    }
+    let reason = if twice {
+        format!(
+            "cluster {cluster} has seen command {} under a number, {}, that this database gave to another",
+            named(says),
+            says.cmd_seq
+        )
+    } else {
+        format!("cluster {cluster} has seen term {seen} and command {}, this database has {term} and {cmd_seq}", says.cmd_seq)
+    };
+    let raised = term_raise(conn, seen, &reason).await?;
+    let entry = Entry {
+        kind: Kind::TermRaised,
+        actor: "hub/link".to_owned(),
+        subject: format!("cluster/{cluster}"),
+        incident: None,
+        body: json!({"term": raised, "reason": reason}),
+    };
+    audit::append(conn, chain_of(cluster), &[entry], now).await?;
+    Ok((raised, true))
+}
+
+fn named(says: Seen) -> String {
+    says.cmd_id.map_or_else(|| "without a name".to_owned(), |id| id.to_string())
+}
+
+/// Goes on above a number that a cluster has seen.
+///
+/// # Errors
+/// When the database fails.
+pub async fn cmd_seq_adopt(conn: &mut PgConnection, cluster: &ClusterId, seen: u64) -> Result<(), Error> {
+    sqlx::query(
+        "INSERT INTO command_counters (cluster_id, cmd_seq) VALUES ($1, $2)
+         ON CONFLICT (cluster_id) DO UPDATE SET cmd_seq = GREATEST(command_counters.cmd_seq, EXCLUDED.cmd_seq)",
+    )
+    .bind(cluster.as_str())
+    .bind(signed(seen))
+    .execute(conn)
+    .await
+    .label("term.cmd_seq_adopt")?;
+    Ok(())
+}

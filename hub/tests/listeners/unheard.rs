@@ -1,0 +1,63 @@
+//! What a leader is asked about commands whose end nobody has told, and what its proof of leadership tells by itself.
+
+use gpuheal_hub::link::Unheard;
+use gpuheal_proto::link::v1::{self, attach_request, attach_response::Message};
+
+use crate::{
+    delivery::{propose, stages},
+    hub::Hub,
+    replica::{PATIENCE, Replica, hello},
+};
+
+async fn attached(hub: &Hub, lease: Option<u64>) -> Replica {
+    Replica::attach(hub, hello("alpha", "r0", lease)).await.unwrap_or_else(|r| panic!("{r:?}")).0
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_leader_is_asked_by_name_for_what_nobody_has_told_the_end_of_once_in_a_session() {
+    let hub = Hub::start_with_database().await;
+    let mut first = attached(&hub, Some(2)).await;
+    let command = propose(&hub, "alpha", 1).await;
+    let (signing, delivery) = stages(&hub);
+    signing.round(&mut std::collections::BTreeSet::new()).await.unwrap();
+    delivery.round().await.unwrap();
+    first.command().await;
+    let unheard = Unheard::new(hub.pool.clone(), hub.registry.clone());
+    assert_eq!(unheard.round().await.unwrap(), 0, "it is on its way");
+    let mut second = attached(&hub, Some(2)).await;
+    assert_eq!((unheard.round().await.unwrap(), unheard.round().await.unwrap()), (1, 0));
+    // It is asked for all that it has as it attaches, since its state was never seen.
+    let asked = second.next_of(|message| match message {
+        Message::Resync(resync) if !resync.command_ids.is_empty() => Some(resync),
+        _ => None,
+    });
+    assert_eq!(asked.await.unwrap(), v1::Resync { command_ids: vec![command.to_string()], ..v1::Resync::default() });
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_proof_of_leadership_that_knows_more_than_the_database_raises_the_epoch_and_an_absurd_one_ends_its_session() {
+    let hub = Hub::start_with_database().await;
+    let mut replica = attached(&hub, None).await;
+    let beat = |lease_transitions, cmd_seq_seen| {
+        attach_request::Message::Heartbeat(v1::Heartbeat {
+            lease_transitions: Some(lease_transitions),
+            hub_term_seen: 1,
+            cmd_seq_seen,
+            ..v1::Heartbeat::default()
+        })
+    };
+    replica.send(beat(3, 40)).await;
+    let raised = async {
+        while sqlx::query_scalar::<_, i64>("SELECT hub_term FROM hub_state").fetch_one(&hub.pool).await.unwrap() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, raised).await.expect("the epoch rises");
+    replica.send(beat(4, u64::MAX)).await;
+    let goaway = replica.next_of(|message| if let Message::Goaway(goaway) = message { Some(goaway.reason) } else { None });
+    assert!(goaway.await.unwrap().contains("numbers that no hub can have given out"));
+    let kept: i64 = sqlx::query_scalar("SELECT max(cmd_seq) FROM command_counters").fetch_one(&hub.pool).await.unwrap();
+    assert_eq!(kept, 40, "nothing of it is believed");
+}
