@@ -180,6 +180,8 @@ enum Back {
     },
     Fence(u64, Result<Fence, fence::Error>),
     Settled(CommandId),
+    /// Its refusal could not be written: why.
+    NotBuried(CommandId, String),
     /// The task of this command panicked.
     Died(CommandId),
     Done,

@@ -144,6 +144,12 @@ impl HandLoop {
                 }
             }
             Back::Settled(id) => drop(self.pending.remove(&id)),
+            // Told only once it is looked up no more: what comes again meanwhile would be passed over without a word.
+            Back::NotBuried(id, why) => {
+                self.pending.remove(&id);
+                tracing::warn!(command.id = %id, %why, "command not refused yet, the hub is asked for it again");
+                self.say_not_now(id, Refused::new(Refusal::Busy, why));
+            }
             Back::Died(id) => self.died(id),
             Back::Done => {}
         }

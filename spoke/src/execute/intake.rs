@@ -213,12 +213,12 @@ impl HandLoop {
     fn bury_refused(&mut self, id: CommandId, spec: HealActionSpec) {
         let ctx = Arc::clone(&self.ctx);
         self.attend(id, async move {
-            if let Err(error) = bury(&ctx, id, spec).await {
-                let why = format!("its refusal could not be written: {}", gpuheal_proto::chain::chain(&error));
-                tracing::warn!(command.id = %id, %why, "command not refused yet, the hub is asked for it again");
-                ctx.reports.not_now(id.to_string(), &Refused::new(Refusal::Busy, why)).await;
+            match bury(&ctx, id, spec).await {
+                Ok(()) => Back::Settled(id),
+                Err(error) => {
+                    Back::NotBuried(id, format!("its refusal could not be written: {}", gpuheal_proto::chain::chain(&error)))
+                }
             }
-            Back::Settled(id)
         });
     }
 
