@@ -178,11 +178,11 @@ async fn printer_columns_are_served_as_a_table(w: World) {
     raw::post(&w.client, &w.apis(GROUP, "healactions"), &body).await.expect(201);
     w.merge_patch(&path(&w, "c-1/status"), json!({ "status": { "state": "STARTED" } })).await.expect(200);
     let table = crate::kubectl::table(&w, &w.apis(GROUP, "healactions")).await;
-    assert_eq!(crate::kubectl::columns(&table), ["Name", "Node", "Fault", "Level", "State", "Age", "Action", "Reason"]);
+    assert_eq!(crate::kubectl::columns(&table), ["Name", "Node", "Action", "Fault", "State", "Age", "Level", "Reason"]);
     let cells = table["rows"][0]["cells"].as_array().cloned().unwrap_or_default();
-    assert_eq!(cells[..5], [json!("c-1"), json!("gpu-1"), json!("xid 79"), json!("P0"), json!("STARTED")]);
+    assert_eq!(cells[..5], [json!("c-1"), json!("gpu-1"), json!("evict"), json!("xid 79"), json!("STARTED")]);
     assert!(cells[5].as_str().is_some_and(|age| age.ends_with(['s', 'm'])), "{cells:?}");
-    assert_eq!(cells[6..], [json!("evict"), json!("off the bus")]);
+    assert_eq!(cells[6..], [json!("P0"), json!("off the bus")]);
 }
 
 async fn a_watch_sees_changes_of_the_status(w: World) {
