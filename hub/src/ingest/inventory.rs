@@ -298,15 +298,9 @@ async fn regression(conn: &mut PgConnection, cluster: &ClusterId, adopting: bool
         return Ok(Vec::new());
     }
     let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");
-    let term = term_raise(conn, 0, &reason).await?;
+    let (term, entry) = term_raise(conn, 0, &reason, ("hub/ingest", format!("cluster/{cluster}"))).await?;
     tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
-    Ok(vec![Entry {
-        kind: Kind::TermRaised,
-        actor: "hub/ingest".to_owned(),
-        subject: format!("cluster/{cluster}"),
-        incident: None,
-        body: json!({"term": term, "reason": reason}),
-    }])
+    Ok(vec![entry])
 }
 
 fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) -> Entry {

@@ -1,6 +1,9 @@
 //! Sessions that prove leadership, as statements about their clusters' commands are given them.
 
 use gpuheal_proto::ids::ClusterId;
+use sqlx::{Postgres, postgres::PgArguments, query::QueryAs};
+
+use super::session::SESSION_STALE;
 
 /// A session that proves leadership, as its hub knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +18,7 @@ pub struct Leading {
     pub lease_transitions: i64,
 }
 
-/// A statement that begins with `mine`: of the sessions given as $1 to $4, as [`columns`] has them, those that nobody took over
+/// A statement that begins with `mine`: of the sessions given as $1 to $4, as [`bound`] has them, those that nobody took over
 /// and that no other replica's proof outranks, each with the moment since which it leads here. One that was not seen for $5
 /// seconds outranks nobody: its hub died with its pod, and no one noted that it ended.
 macro_rules! of_mine {
@@ -35,12 +38,14 @@ macro_rules! of_mine {
 }
 pub(super) use of_mine;
 
-/// Clusters, replicas, generations and proofs of sessions.
-pub(super) fn columns(leading: &[Leading]) -> (Vec<&str>, Vec<&str>, Vec<i64>, Vec<i64>) {
-    (
-        leading.iter().map(|session| session.cluster.as_str()).collect(),
-        leading.iter().map(|session| session.replica.as_str()).collect(),
-        leading.iter().map(|session| session.generation).collect(),
-        leading.iter().map(|session| session.lease_transitions).collect(),
-    )
+/// The statement with $1 to $5 bound.
+pub(super) fn bound<'q, O>(
+    statement: QueryAs<'q, Postgres, O, PgArguments>,
+    leading: &'q [Leading],
+) -> QueryAs<'q, Postgres, O, PgArguments> {
+    let clusters: Vec<&str> = leading.iter().map(|session| session.cluster.as_str()).collect();
+    let replicas: Vec<&str> = leading.iter().map(|session| session.replica.as_str()).collect();
+    let generations: Vec<i64> = leading.iter().map(|session| session.generation).collect();
+    let proofs: Vec<i64> = leading.iter().map(|session| session.lease_transitions).collect();
+    statement.bind(clusters).bind(replicas).bind(generations).bind(proofs).bind(SESSION_STALE.as_secs_f64())
 }

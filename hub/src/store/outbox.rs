@@ -15,7 +15,6 @@ use super::{
     command::Signed,
     leading::{self, Leading, of_mine},
     moment::from_db,
-    session::SESSION_STALE,
 };
 
 /// A command's row: its cluster as it is stored, and its id.
@@ -304,8 +303,7 @@ pub struct Waiting {
 /// # Errors
 /// When the database fails.
 pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) -> Result<Vec<Waiting>, sqlx::Error> {
-    let (clusters, replicas, generations, proofs) = leading::columns(leading);
-    sqlx::query_as(of_mine!(
+    let statement = sqlx::query_as(of_mine!(
         "SELECT c.cluster_id, c.command_id, c.state, c.action, c.node_uid, c.plan_rev,
                 COALESCE((SELECT max(n.plan_rev) FROM commands n WHERE n.cluster_id = c.cluster_id AND n.node_uid = c.node_uid
                           AND n.action <> 'notify' AND n.state NOT IN ('CANCELLED', 'EXPIRED', 'REFUSED')), 0) AS plan_rev_newest,
@@ -320,15 +318,8 @@ pub async fn waiting(conn: &mut PgConnection, leading: &[Leading], rows: i64) ->
             OR (c.cancel_envelope IS NOT NULL AND c.expires_at > clock_timestamp()
                 AND (c.cancel_sent_at IS NULL OR c.cancel_sent_at < m.attached_at)))
          ORDER BY c.cluster_id, c.cmd_seq LIMIT $6"
-    ))
-    .bind(clusters)
-    .bind(replicas)
-    .bind(generations)
-    .bind(proofs)
-    .bind(SESSION_STALE.as_secs_f64())
-    .bind(rows)
-    .fetch_all(conn)
-    .await
+    ));
+    leading::bound(statement, leading).bind(rows).fetch_all(conn).await
 }
 
 /// An envelope that was put on a stream.

@@ -3,13 +3,11 @@
 //! start is seen: the run that was recognised last is in the database, and is another than this one. Until a hub has
 //! recognised a run, no cluster's state counts as whole, and nothing that harms is issued or sent.
 
-use gpuheal_proto::time::Timestamp;
-use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use super::{Error, Labelled as _, judgement::judgements_ask_open, moment, natural, term::term_raise};
-use crate::audit::{self, Entry, FLEET_CHAIN, Kind};
+use crate::audit::{self, FLEET_CHAIN};
 
 /// Marks whose commit was tried and never answered, that are remembered: a hub that sees one of more takes it for a loss.
 const UNSURE_MAX: usize = 16;
@@ -78,8 +76,7 @@ pub async fn server_recognise(conn: &mut PgConnection, hub_id: &str, seen: &mut 
     let mut look = look(&mut tx, hub_id).await?;
     let quiet = look.known && !look.went_back(seen.as_ref());
     // Asked of the server that answered the look, and not of the one before it.
-    let lineage = if quiet { seen.as_ref().and_then(|seen| seen.lineage.clone()) } else { None };
-    let lineage = match lineage {
+    let lineage = match seen.as_ref().filter(|_| quiet).and_then(|seen| seen.lineage.clone()) {
         Some(lineage) => Some(lineage),
         None => lineage_of(&mut tx).await?,
     };
@@ -126,22 +123,11 @@ async fn recognise(
         "the database's server was started anew, and no hub that runs can tell that it has lost nothing"
     };
     run_note(conn).await?;
-    look.term = term_raise(conn, 0, reason).await?;
+    let (term, entry) = term_raise(conn, 0, reason, ("hub", "fleet".to_owned())).await?;
+    look.term = term;
     let now = moment::now(conn).await?;
-    tell(conn, look.term, reason, now).await?;
-    Ok(Recognised::MayHaveLost { term: look.term, reason })
-}
-
-async fn tell(conn: &mut PgConnection, term: u64, reason: &str, now: Timestamp) -> Result<(), Error> {
-    let entry = Entry {
-        kind: Kind::TermRaised,
-        actor: "hub".to_owned(),
-        subject: "fleet".to_owned(),
-        incident: None,
-        body: json!({"term": term, "reason": reason}),
-    };
     audit::append(conn, FLEET_CHAIN, &[entry], now).await?;
-    Ok(())
+    Ok(Recognised::MayHaveLost { term: look.term, reason })
 }
 
 async fn look(conn: &mut PgConnection, hub_id: &str) -> Result<Look, Error> {

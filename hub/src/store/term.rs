@@ -23,11 +23,17 @@ pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(natural(term))
 }
 
-/// Raises the epoch above what it is and above `seen`: what was issued before can no longer be mistaken for ours.
+/// Raises the epoch above what it is and above `seen`: what was issued before can no longer be mistaken for ours. Returns it, and
+/// what the audit is to say of it, by whom and of what.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn term_raise(conn: &mut PgConnection, seen: u64, reason: &str) -> Result<u64, Error> {
+pub async fn term_raise(
+    conn: &mut PgConnection,
+    seen: u64,
+    reason: &str,
+    (actor, subject): (&str, String),
+) -> Result<(u64, Entry), Error> {
     let raised: i64 = sqlx::query_scalar(
         "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
     )
@@ -36,7 +42,9 @@ pub async fn term_raise(conn: &mut PgConnection, seen: u64, reason: &str) -> Res
     .fetch_one(conn)
     .await
     .label("hub_state.raise")?;
-    Ok(natural(raised))
+    let term = natural(raised);
+    let body = json!({"term": term, "reason": reason});
+    Ok((term, Entry { kind: Kind::TermRaised, actor: actor.to_owned(), subject, incident: None, body }))
 }
 
 /// What the database knows of what a cluster says it has seen.
@@ -93,14 +101,7 @@ pub(super) async fn term_told(
     } else {
         format!("cluster {cluster} has seen term {seen} and command {}, this database has {term} and {cmd_seq}", says.cmd_seq)
     };
-    let raised = term_raise(conn, seen, &reason).await?;
-    let entry = Entry {
-        kind: Kind::TermRaised,
-        actor: "hub/link".to_owned(),
-        subject: format!("cluster/{cluster}"),
-        incident: None,
-        body: json!({"term": raised, "reason": reason}),
-    };
+    let (raised, entry) = term_raise(conn, seen, &reason, ("hub/link", format!("cluster/{cluster}"))).await?;
     audit::append(conn, chain_of(cluster), &[entry], now).await?;
     Ok((raised, true))
 }

@@ -5,10 +5,7 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{
-    leading::{self, Leading, of_mine},
-    session::SESSION_STALE,
-};
+use super::leading::{self, Leading, of_mine};
 
 /// Commands of these sessions' clusters that are to be asked for now, oldest first, each noted as asked for: once in each
 /// session, and once more when its end was assumed since. Only what a spoke may still have on record, which is a day after
@@ -17,8 +14,7 @@ use super::{
 /// # Errors
 /// When the database fails.
 pub async fn unheard_ask(conn: &mut PgConnection, leading: &[Leading], most: i64) -> Result<Vec<(String, Uuid)>, sqlx::Error> {
-    let (clusters, replicas, generations, proofs) = leading::columns(leading);
-    sqlx::query_as(of_mine!(
+    let statement = sqlx::query_as(of_mine!(
         ", unheard AS (
              SELECT c.cluster_id, c.command_id FROM commands c JOIN mine m ON m.cluster_id = c.cluster_id
              WHERE c.state IN ('SIGNED', 'DISPATCHED', 'RECEIVED', 'STARTED') AND c.created_at < m.attached_at
@@ -34,13 +30,6 @@ pub async fn unheard_ask(conn: &mut PgConnection, leading: &[Leading], most: i64
          UPDATE commands c SET outcome_asked_at = clock_timestamp() FROM now
          WHERE c.cluster_id = now.cluster_id AND c.command_id = now.command_id
          RETURNING c.cluster_id, c.command_id"
-    ))
-    .bind(clusters)
-    .bind(replicas)
-    .bind(generations)
-    .bind(proofs)
-    .bind(SESSION_STALE.as_secs_f64())
-    .bind(most)
-    .fetch_all(conn)
-    .await
+    ));
+    leading::bound(statement, leading).bind(most).fetch_all(conn).await
 }
