@@ -232,20 +232,24 @@ fn a_command_under_way_is_waited_for() {
     }
 }
 
+/// A policy of this mode, with these faults in mode heal.
+fn but_heal(mode: Mode, faults: &[&str]) -> Policy {
+    let mut policy = policy(mode);
+    let rule = crate::policy::Rule {
+        scope: Default::default(),
+        faults: faults.iter().map(|fault| (*fault).into()).collect(),
+        priority: 0,
+        mode: Some(Mode::Heal),
+        act_from: None,
+        level: None,
+    };
+    policy.rules.insert("heal these".into(), rule);
+    policy
+}
+
 #[test]
 fn a_worse_fault_escalates_the_same_incident_from_mark_to_drain_through_its_own_cooldown() {
-    let mut careful = policy(Mode::Mark);
-    careful.rules.insert(
-        "heal p0 xids".into(),
-        crate::policy::Rule {
-            scope: Default::default(),
-            faults: vec!["xid".into()],
-            priority: 0,
-            mode: Some(Mode::Heal),
-            act_from: None,
-            level: None,
-        },
-    );
+    let careful = but_heal(Mode::Mark, &["xid"]);
     let mut story = quarantined(vec![p1(-900)]);
     story.commands = vec![KnownCommand { level: Level::P1, ..command(Action::Mark, &["notify", "mark"], CommandState::Succeeded) }];
     story.cooldown = Some(Cooldown { incident: incident_id(1), state: CooldownState::Running { until: at(800) } });

@@ -44,16 +44,7 @@ fn drained(faults: Vec<KnownFault>, drains: &[(Option<GpuRef>, CommandState)]) -
 fn the_users_of_the_gpu_at_fault_are_drained_and_the_command_is_for_its_faults_alone() {
     let warm = fault_on(Some(gpu(B)), FaultClass::Thermal, "warn", Witness::ExporterGauge, Onset::Edge);
     let story = snapshot(vec![xid79(), KnownFault { first_at: at(-900), ..warm }]);
-    let mut careful = policy(Mode::Mark);
-    let rule = crate::policy::Rule {
-        scope: Default::default(),
-        faults: vec!["xid".into()],
-        priority: 0,
-        mode: Some(Mode::Heal),
-        act_from: None,
-        level: None,
-    };
-    careful.rules.insert("heal xids".into(), rule);
+    let careful = but_heal(Mode::Mark, &["xid"]);
     let decision = decide(&story, &careful, now());
     let [command] = &*decision.commands else { panic!("{decision:?}") };
     assert_eq!((command.gpu.clone(), &command.fault_keys), (Some(gpu(A)), &vec![xid79().key]));
@@ -197,21 +188,6 @@ fn a_gpu_whose_fault_was_over_before_its_drain_began_holds_up_no_other() {
     assert_eq!((asked(&story), state(&decide(&story, &policy(Mode::Heal), now()))), (vec![], IncidentState::Blocked));
 }
 
-/// Policy approve, and these faults in mode heal.
-fn approve_but_heal(faults: &[&str]) -> crate::policy::Policy {
-    let mut policy = policy(Mode::Approve);
-    let rule = crate::policy::Rule {
-        scope: Default::default(),
-        faults: faults.iter().map(|fault| (*fault).into()).collect(),
-        priority: 0,
-        mode: Some(Mode::Heal),
-        act_from: None,
-        level: None,
-    };
-    policy.rules.insert("heal these".into(), rule);
-    policy
-}
-
 fn drains(decision: &Decision) -> usize {
     decision.commands.iter().filter(|command| command.steps.iter().any(|step| step.name() == "drain")).count()
 }
@@ -224,8 +200,8 @@ fn hot(on: Option<GpuRef>) -> KnownFault {
 #[test]
 fn a_fault_that_waits_for_a_person_neither_starts_nor_widens_the_drain_of_one_that_does_not() {
     let (a, b) = (gpu(A), gpu(B));
-    let xids = approve_but_heal(&["xid"]);
-    let thermal = approve_but_heal(&["thermal"]);
+    let xids = but_heal(Mode::Approve, &["xid"]);
+    let thermal = but_heal(Mode::Approve, &["thermal"]);
     // Whichever is the worse, and where the other names no GPU.
     let cases = [
         (vec![hot(Some(a.clone())), lost(Some(b.clone()))], &xids, 1),
