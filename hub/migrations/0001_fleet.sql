@@ -53,6 +53,7 @@ CREATE TABLE clusters (
     told_upto timestamptz,
     state_received_at timestamptz,
     snapshot_at timestamptz,
+    taken_over_at timestamptz,
     CONSTRAINT clusters_pkey PRIMARY KEY (cluster_id),
     CONSTRAINT clusters_id_form CHECK (cluster_id ~ '^[a-z0-9][a-z0-9-]{0,62}$')
 );
@@ -74,6 +75,7 @@ COMMENT ON COLUMN clusters.state_as_of IS 'The moment that the last state descri
 COMMENT ON COLUMN clusters.told_upto IS 'All that the cluster''s sources showed up to this moment is known here; no release is decided without it';
 COMMENT ON COLUMN clusters.state_received_at IS 'When the last state came';
 COMMENT ON COLUMN clusters.snapshot_at IS 'When the last whole snapshot came; none: the inventory is not known';
+COMMENT ON COLUMN clusters.taken_over_at IS 'When all that the cluster has was last known to be here: its nodes, the faults that stand, the commands on record; none, or before the database''s epoch began: it is still to be taken over, and nothing that harms is issued';
 
 CREATE TABLE cluster_sizes (
     cluster_id text NOT NULL,

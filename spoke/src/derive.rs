@@ -126,7 +126,7 @@ pub struct Derive {
     /// When a webhook's body was last taken.
     alerted_at: Mutex<Option<Timestamp>>,
     /// The reign and session that was told of all, how it stands.
-    told: Mutex<Option<(u64, u64)>>,
+    told: Mutex<Option<(u64, u64, u64)>>,
 }
 
 impl Derive {
@@ -354,7 +354,7 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell(&mut telling, again.owes_nothing());
+                derive.tell(&mut telling, again.owes_nothing(), standing);
                 continue;
             }
             () = again.due() => {
@@ -389,8 +389,8 @@ impl Derive {
 
     /// Sends what gathered, while this replica leads and a hub listens. Another reign or session is told first how everything
     /// stands, node by node, so that what is new is not pushed out by it. `again_whole`: nothing is left that is to be journaled
-    /// anew.
-    fn tell(&self, telling: &mut Telling, again_whole: bool) {
+    /// anew, of what was asked for up to the request `standing`.
+    fn tell(&self, telling: &mut Telling, again_whole: bool, standing: u64) {
         let reign = self.deps.leadership.borrow().transitions();
         let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
         let now = clock::boottime();
@@ -404,7 +404,7 @@ impl Derive {
             self.gather(telling);
             let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else {
                 let all = telling.owes_nothing() && again_whole;
-                *self.told.lock().expect("no holder of this lock panics") = all.then_some(audience);
+                *self.told.lock().expect("no holder of this lock panics") = all.then_some((audience.0, audience.1, standing));
                 return;
             };
             permit.send(batch);
@@ -414,12 +414,12 @@ impl Derive {
     /// As if this reign and session had been told all.
     #[cfg(test)]
     pub(crate) fn told_all(&self, reign: u64, session: u64) {
-        *self.told.lock().expect("no holder of this lock panics") = Some((reign, session));
+        *self.told.lock().expect("no holder of this lock panics") = Some((reign, session, 0));
     }
 
-    /// Whether this reign and session was told how everything stands.
-    pub fn has_told(&self, reign: u64, session: u64) -> bool {
-        *self.told.lock().expect("no holder of this lock panics") == Some((reign, session))
+    /// Whether this reign and session was told how everything stands, and journaled anew what it asked for so many times.
+    pub fn has_told(&self, reign: u64, session: u64, standing: u64) -> bool {
+        *self.told.lock().expect("no holder of this lock panics") == Some((reign, session, standing))
     }
 
     /// Adds what is owed until a message is full.

@@ -103,6 +103,9 @@ pub struct Seen {
     /// Whether the cordon is ours, by UID of each node that has a standing undo record. Not for Hello: for the cluster's
     /// state.
     pub cordons: BTreeMap<String, bool>,
+    /// The reign, session and count of the hub's requests for everything to which all commands on record were told again and
+    /// acked. For the cluster's state too.
+    pub told_again: Option<(u64, u64, u64)>,
 }
 
 /// The cluster owner's ConfigMap as it was read; parsed by whoever needs a part of it.

@@ -6,6 +6,7 @@
 //! moment, and not at all when the outcome comes first: each status costs the hub a commit.
 
 mod again;
+mod owed;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,8 @@ use crate::{
     healaction::{self, HealAction, PodRecord, StepRecord},
 };
 
-pub(crate) use again::{again, asked, tell_again};
+pub(crate) use again::{Told, again, asked, tell_again};
+pub use owed::{Audience, Owed};
 
 /// Pods of one step that are told; the rest is in the HealAction.
 const PODS_MAX: usize = 256;
@@ -45,6 +47,7 @@ pub struct Reports {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
     /// Statuses that end nothing and wait to be told, by command: one each, and no more commands than run at once.
     gathering: Arc<Mutex<BTreeMap<String, v1::CommandStatus>>>,
+    owed: Arc<Mutex<Owed>>,
 }
 
 /// Of one command: the highest number of a status that was told, and that the hub has committed.
@@ -58,7 +61,7 @@ impl Reports {
     /// Tells through this channel.
     #[must_use]
     pub fn new(up: mpsc::Sender<v1::CommandStatus>) -> Self {
-        Self { up, known: Arc::default(), gathering: Arc::default() }
+        Self { up, known: Arc::default(), gathering: Arc::default(), owed: Arc::default() }
     }
 
     /// Tells how an action stands, unless the hub has acked that already.
@@ -109,6 +112,7 @@ impl Reports {
 
     /// The hub has committed a status.
     pub fn ack(&self, id: &str, seq: u64) {
+        self.owed().ack(id, seq);
         self.note(id, |known| known.acked = known.acked.max(seq));
     }
 
@@ -129,6 +133,18 @@ impl Reports {
         self.note(action.id(), |known| known.told = known.told.max(healaction::seq(action)));
     }
 
+    /// These are about to be told to an audience that is told all again.
+    pub(crate) fn owes(&self, audience: Audience, told: &[Told]) {
+        let unheard = told.iter().filter(|told| told.anew() || !self.acked(&told.action));
+        let statuses = unheard.map(|told| (told.action.id().to_owned(), healaction::seq(&told.action))).collect();
+        self.owed().begin(audience, statuses);
+    }
+
+    /// The audience that has acked all that was told again to it.
+    pub(crate) fn whole_for(&self) -> Option<Audience> {
+        self.owed().whole_for()
+    }
+
     fn note(&self, id: &str, write: impl FnOnce(&mut Known)) {
         let mut all = self.known();
         if all.len() >= KNOWN_MAX && !all.contains_key(id) {
@@ -139,6 +155,10 @@ impl Reports {
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.known.lock().expect("no holder of this lock panics")
+    }
+
+    fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().expect("no holder of this lock panics")
     }
 
     fn gathering(&self) -> MutexGuard<'_, BTreeMap<String, v1::CommandStatus>> {

@@ -9,6 +9,7 @@ mod parts;
 mod reach;
 mod sources;
 mod told;
+mod whole;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,6 +43,7 @@ use told::{News, Told};
 
 pub use node::{is_gpu_node, node_state};
 pub use reach::Reach;
+pub use whole::Whole;
 
 /// How long changes are gathered: an eviction of eight pods is one message.
 const GATHER: Duration = Duration::from_millis(50);
@@ -120,11 +122,12 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(deps.cadence.look);
     let mut said = Instant::now();
     let mut digested = Instant::now();
-    let mut reach = Reach::default();
+    let (mut reach, mut whole) = (Reach::default(), Whole::default());
     loop {
         let now = deps.audience();
         let as_of = deps.heard.nodes_as_of(&deps.clock);
         let told_upto = deps.told_upto(&mut reach, now);
+        let all_told = deps.all_told(&mut whole, now);
         let mut parts = match now.zip(as_of) {
             None => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
@@ -136,6 +139,8 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
                 Some(delta) => parts::delta(delta),
                 // Nothing happened, and somebody looked: what the hub waits for in vain it can then give back.
                 None if said.elapsed() >= deps.cadence.quiet && deps.heard.fresh() => vec![Part::nothing()],
+                // A hub that asked for everything lets nothing happen here before it knows that this was all.
+                None if all_told && !whole.said => vec![Part::nothing()],
                 None => Vec::new(),
             },
         };
@@ -155,8 +160,10 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
                 seq,
                 as_of_unix_ms: as_of.unix_ms(),
                 told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
+                all_told,
                 body: Some(body),
             };
+            whole.said |= all_told;
             if deps.out.send((generation, state)).await.is_err() {
                 return;
             }
@@ -169,6 +176,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             Ok(()) = deps.attachment.changed() => {}
             Ok(()) = deps.wanted.changed() => {}
             Ok(()) = deps.seen.changed() => {}
+            Ok(()) = deps.journal.changed(), if !all_told => {}
             _ = ticks.tick() => {}
         }
     }
@@ -180,9 +188,7 @@ impl Deps {
         // Before anything is looked at: what is found while we look is of a later moment.
         let at = clock::boottime();
         let depth = *self.journal.borrow();
-        let all = |to: &Audience| {
-            !depth.broken && self.rounds.whole(to.lease_transitions) && self.derive.has_told(to.lease_transitions, to.generation)
-        };
+        let all = |to: &Audience| !depth.broken && self.rounds.whole(to.lease_transitions) && self.has_told(to);
         let Some(audience) = audience.filter(all) else {
             reach.unknown();
             return None;
@@ -190,6 +196,23 @@ impl Deps {
         let upto = reach.look(audience, at, depth.found, depth.unacked)?;
         let (now, uncertainty) = self.clock.now_at(at)?;
         Some(now.before(at.saturating_sub(upto) + uncertainty))
+    }
+
+    /// Whether the hub has acked all that it asks for when it asks for everything, beside the snapshot.
+    fn all_told(&self, whole: &mut Whole<Audience>, audience: Option<Audience>) -> bool {
+        let depth = *self.journal.borrow();
+        let told = |to: Audience| {
+            let asked = self.attachment.borrow().report_again;
+            !depth.broken
+                && self.has_told(&to)
+                && self.seen.borrow().told_again == Some((to.lease_transitions, to.generation, asked))
+        };
+        let told = audience.is_some_and(told);
+        whole.look(audience, told, depth.found, depth.unacked)
+    }
+
+    fn has_told(&self, to: &Audience) -> bool {
+        self.derive.has_told(to.lease_transitions, to.generation, self.wanted.borrow().standing)
     }
 
     /// Whom to tell: nobody while another replica leads or no hub listens.

@@ -82,6 +82,7 @@ struct Change {
     seq: u64,
     as_of: Timestamp,
     told_upto: Timestamp,
+    all_told: bool,
     whole: bool,
     nodes: Vec<v1::NodeState>,
     gone: Vec<String>,
@@ -116,6 +117,7 @@ impl Assembly {
             seq: state.seq,
             as_of: Timestamp::from_unix_ms(state.as_of_unix_ms),
             told_upto: Timestamp::from_unix_ms(state.told_upto_unix_ms),
+            all_told: state.all_told,
             whole: false,
             nodes: Vec::new(),
             gone: Vec::new(),
@@ -240,6 +242,7 @@ async fn apply(pool: &PgPool, from: &Origin, change: Change) -> Result<Taken, Er
         seq: change.seq,
         as_of,
         told_upto: (change.told_upto > Timestamp::EPOCH).then(|| change.told_upto.min(as_of)),
+        all_told: change.all_told,
         whole: change.whole,
         config: change.config.map(|config| Config {
             resource_version: config.resource_version,
@@ -248,12 +251,14 @@ async fn apply(pool: &PgPool, from: &Origin, change: Change) -> Result<Taken, Er
         }),
         sources: sources(change.sources),
     };
-    state_advance(&mut tx, cluster, &state, now).await?;
+    let taken_over = state_advance(&mut tx, cluster, &state, now).await?;
     let touched: Vec<String> = changed.iter().chain(&gone).cloned().collect();
     if !touched.is_empty() {
         size_count(&mut tx, cluster).await?;
     }
-    let concern = nodes_of_concern(&mut tx, cluster, &touched).await?;
+    // What waited for that is looked at now.
+    let all = taken_over && !head.taken_over;
+    let concern = nodes_of_concern(&mut tx, cluster, (!all).then_some(touched.as_slice())).await?;
     judgements_ask(&mut tx, &concern, "cluster state").await?;
     let mut entries = regression(&mut tx, cluster, head.adopting).await?;
     if change.whole || !gone.is_empty() {
@@ -485,6 +490,7 @@ mod tests {
             seq,
             as_of: Timestamp::EPOCH,
             told_upto: Timestamp::EPOCH,
+            all_told: false,
             whole,
             nodes: Vec::new(),
             gone: Vec::new(),
@@ -492,7 +498,7 @@ mod tests {
             sources: Vec::new(),
             digest: None,
         };
-        let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false };
+        let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false, taken_over: true };
         let unfit = |lease, seq, whole, head| super::unfit(&change(lease, seq, whole), &head);
         assert_eq!(unfit(2, 8, false, head(2, 7)), None);
         assert_eq!(unfit(2, 9, false, head(2, 7)), Some(Taken::Unfounded), "one between was set aside");

@@ -1,6 +1,7 @@
 //! A command that its cluster shows and that this database has lost, as after a restore: it is taken over as it was signed,
 //! under an incident of its node, and its report is then taken like any other's. What this hub's own key did not sign is
-//! nobody's word. Counting the node as out is left to the judgement that follows.
+//! nobody's word. What harms takes its place in the budgets with it, whatever they say: the next node that is judged must find
+//! it counted, long before this one's mark shows.
 
 use gpuheal_hub_core::{
     adopt::{self, planned},
@@ -23,6 +24,7 @@ use crate::{
     store::{
         Class, Labelled as _,
         adopted::{found, plan_rev_keep},
+        budget::{budgets_make, hold_insert},
         command::{Issue, Seal, Signed, command_insert},
         decision::cooldown_apply,
         incident::{Decided, incident_move, incident_open},
@@ -95,11 +97,14 @@ async fn take(
     } else {
         incident_move(conn, cluster, &command.target.node, decided).await?;
     }
-    plan_rev_keep(conn, cluster, &command.target.node.uid, command.plan_rev).await?;
-    cmd_seq_adopt(conn, cluster, command.cmd_seq).await?;
+    let node = &command.target.node.uid;
     if command.harmful() {
-        cooldown_apply(conn, cluster, &command.target.node.uid, Some(change.id), CooldownOp::Reserve, now).await?;
+        budgets_make(conn, cluster).await?;
+        hold_insert(conn, cluster, node, change.id, None, now).await?;
+        cooldown_apply(conn, cluster, node, Some(change.id), CooldownOp::Reserve, now).await?;
     }
+    plan_rev_keep(conn, cluster, node, command.plan_rev).await?;
+    cmd_seq_adopt(conn, cluster, command.cmd_seq).await?;
     let made = Signed { envelope: envelope.to_vec(), sha256: hex::encode(Sha256::digest(envelope)) };
     let entry = Entry {
         kind: Kind::CommandAdopted,

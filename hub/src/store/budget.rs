@@ -63,16 +63,8 @@ pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &R
     if let Some(guards) = guards_try(conn, cluster).await? {
         return Ok(guards);
     }
+    budgets_make(conn, cluster).await?;
     let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
-    sqlx::query(
-        "INSERT INTO budgets (cluster_id, scope, kind) SELECT c, k, k FROM unnest($1::text[], $2::text[]) AS s (c, k) \
-         ORDER BY 1 ON CONFLICT DO NOTHING",
-    )
-    .bind(&ids)
-    .bind(&kinds)
-    .execute(&mut *conn)
-    .await
-    .label("budgets.insert")?;
     sqlx::query(
         "INSERT INTO rate_buckets (cluster_id, scope, milli_tokens, filled_at) SELECT c, k, m, $4 \
          FROM unnest($1::text[], $2::text[], $3::bigint[]) AS s (c, k, m) ORDER BY 1 ON CONFLICT DO NOTHING",
@@ -85,6 +77,24 @@ pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &R
     .await
     .label("rates.insert")?;
     guards_try(conn, cluster).await?.ok_or(Error::Rows { what: "guards.lock", want: 4, got: 0 })
+}
+
+/// Makes the cluster's budget and the fleet's, if they are not there yet: nothing is out in them.
+///
+/// # Errors
+/// When the database fails.
+pub async fn budgets_make(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
+    let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
+    sqlx::query(
+        "INSERT INTO budgets (cluster_id, scope, kind) SELECT c, k, k FROM unnest($1::text[], $2::text[]) AS s (c, k) \
+         ORDER BY 1 ON CONFLICT DO NOTHING",
+    )
+    .bind(ids)
+    .bind(kinds)
+    .execute(conn)
+    .await
+    .label("budgets.insert")?;
+    Ok(())
 }
 
 /// `None` unless all four rows were there to be locked. A row that somebody else has just moved is read as he left it.

@@ -32,9 +32,11 @@ pub struct StateHead {
     pub lease_transitions: u64,
     /// Number under that leadership.
     pub seq: u64,
-    /// The epoch of the database was raised since the last whole snapshot came, or, when none ever came, since the cluster
-    /// was first seen: what the cluster shows now is still to be taken over.
+    /// The epoch of the database was raised since all that the cluster has was last known here, or, when it never was, since
+    /// the cluster was first seen: what it shows now is still to be taken over.
     pub adopting: bool,
+    /// All that it has is known here, under the epoch of the database.
+    pub taken_over: bool,
 }
 
 /// Reads and locks how far a cluster's state has been taken.
@@ -42,15 +44,15 @@ pub struct StateHead {
 /// # Errors
 /// When the database fails.
 pub async fn state_head_lock(conn: &mut PgConnection, cluster: &ClusterId) -> Result<StateHead, Error> {
-    let (lease, seq, adopting): (i64, i64, bool) = sqlx::query_as(
-        "SELECT state_lease_transitions, state_seq, COALESCE(snapshot_at, created_at) <= (SELECT raised_at FROM hub_state)
-         FROM clusters WHERE cluster_id = $1 FOR UPDATE",
+    let (lease, seq, adopting, taken_over): (i64, i64, bool, bool) = sqlx::query_as(
+        "SELECT c.state_lease_transitions, c.state_seq, COALESCE(c.taken_over_at, c.created_at) <= h.raised_at, \
+         COALESCE(c.taken_over_at > h.raised_at, false) FROM clusters c, hub_state h WHERE c.cluster_id = $1 FOR UPDATE OF c",
     )
     .bind(cluster.as_str())
     .fetch_one(conn)
     .await
     .label("cluster.state_head")?;
-    Ok(StateHead { lease_transitions: super::natural(lease), seq: super::natural(seq), adopting })
+    Ok(StateHead { lease_transitions: super::natural(lease), seq: super::natural(seq), adopting, taken_over })
 }
 
 /// What a state message says of the cluster itself.
@@ -64,6 +66,8 @@ pub struct StateMove {
     pub as_of: Timestamp,
     /// Up to which moment the hub knows all that the cluster's sources showed, where the spoke can say.
     pub told_upto: Option<Timestamp>,
+    /// All that the hub asks for beside the snapshot was told and is committed.
+    pub all_told: bool,
     /// It completes a snapshot.
     pub whole: bool,
     /// The cluster owner's ConfigMap, when told.
@@ -83,17 +87,19 @@ pub struct Config {
     pub errors: Vec<String>,
 }
 
-/// Moves a cluster's state forward; its row is locked by [`state_head_lock`].
+/// Moves a cluster's state forward; its row is locked by [`state_head_lock`]. Returns whether all that it has is known here now.
 ///
 /// # Errors
 /// When the row is not there.
-pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: &StateMove, now: Timestamp) -> Result<(), Error> {
+pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: &StateMove, now: Timestamp) -> Result<bool, Error> {
     let config = state.config.as_ref();
-    let result = sqlx::query(
+    sqlx::query_scalar(
         "UPDATE clusters SET state_lease_transitions = $2, state_seq = $3, state_as_of = $4, state_received_at = $5, \
          snapshot_at = CASE WHEN $6 THEN $5 ELSE snapshot_at END, sources = CASE WHEN $6 THEN $7 ELSE sources || $7 END, \
          config_resource_version = COALESCE($8, config_resource_version), config_yaml = COALESCE($9, config_yaml), \
-         config_errors = COALESCE($10, config_errors), told_upto = GREATEST(CASE WHEN told_upto <= $5 THEN told_upto END, $11) WHERE cluster_id = $1",
+         config_errors = COALESCE($10, config_errors), told_upto = GREATEST(CASE WHEN told_upto <= $5 THEN told_upto END, $11), \
+         taken_over_at = CASE WHEN $12 AND ($6 OR snapshot_at > (SELECT raised_at FROM hub_state)) THEN $5 ELSE taken_over_at END \
+         WHERE cluster_id = $1 RETURNING COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false)",
     )
     .bind(cluster.as_str())
     .bind(signed(state.lease_transitions))
@@ -106,10 +112,10 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
     .bind(config.map(|config| config.yaml.as_str()))
     .bind(config.map(|config| Json(&config.errors)))
     .bind(state.told_upto.map(to_db))
-    .execute(conn)
+    .bind(state.all_told)
+    .fetch_one(conn)
     .await
-    .label("cluster.state_advance")?;
-    touched("cluster.state_advance", 1, &result)
+    .label("cluster.state_advance")
 }
 
 /// Counts a cluster's GPU nodes once some of them were written, so that no judgement has to: a fleet has many more judgements than
@@ -337,10 +343,10 @@ pub async fn nodes_gone(
 pub async fn nodes_of_concern(
     conn: &mut PgConnection,
     cluster: &ClusterId,
-    uids: &[String],
+    uids: Option<&[String]>,
 ) -> Result<Vec<(ClusterId, NodeUid)>, Error> {
     let uids: Vec<String> = sqlx::query_scalar(
-        "SELECT n.node_uid FROM nodes n WHERE n.cluster_id = $1 AND n.node_uid = ANY ($2) AND (n.labelled OR n.tainted OR n.cordoned_by_us \
+        "SELECT n.node_uid FROM nodes n WHERE n.cluster_id = $1 AND ($2::text[] IS NULL OR n.node_uid = ANY ($2)) AND (n.labelled OR n.tainted OR n.cordoned_by_us \
          OR EXISTS (SELECT FROM incidents i WHERE i.cluster_id = $1 AND i.node_uid = n.node_uid AND i.closed_at IS NULL) \
          OR EXISTS (SELECT FROM faults f WHERE f.cluster_id = $1 AND f.node_uid = n.node_uid AND f.settled_at IS NULL) \
          OR EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = n.node_uid)) ORDER BY 1",

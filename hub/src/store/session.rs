@@ -94,7 +94,7 @@ pub async fn session_attach(
         "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
          ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
              spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
-         RETURNING kube_system_uid, COALESCE(snapshot_at > (SELECT raised_at FROM hub_state), false),
+         RETURNING kube_system_uid, COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false),
              state_lease_transitions",
     )
     .bind(hello.cluster.as_str())

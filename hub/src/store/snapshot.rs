@@ -46,7 +46,7 @@ impl Surroundings {
     pub fn of(told: Told, cluster: &ClusterId, narrowing: Option<Narrowing>, policy: &Policy) -> Self {
         let now = told.now();
         let row = told.0;
-        let whole = row.snapshot_at.is_some();
+        let whole = row.taken_over_at.is_some();
         // The moment that the state describes, not that of its receipt, and no heartbeat: a mark that was made since is not in it.
         let state_at = row.state_as_of.filter(|_| whole).map(from_db);
         let rate = |rate: Rate, tokens: Option<i64>, at: Option<chrono::DateTime<chrono::Utc>>| {
@@ -131,7 +131,7 @@ impl Told {
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
         "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.told_upto, h.stop_reason, \
-         CASE WHEN c.snapshot_at > h.raised_at THEN c.snapshot_at END AS snapshot_at, \
+         CASE WHEN c.taken_over_at > h.raised_at THEN c.taken_over_at END AS taken_over_at, \
          COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
@@ -148,7 +148,8 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          LEFT JOIN LATERAL (SELECT array_agg(k.gpu_nodes) AS adopting_nodes, array_agg(k.out) AS adopting_out FROM \
              (SELECT COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = o.cluster_id), 0)::bigint AS gpu_nodes, \
                      COALESCE((SELECT b.out FROM budgets b WHERE b.cluster_id = o.cluster_id AND b.scope = 'cluster'), 0) AS out \
-              FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_at <= h.raised_at) k) w ON true \
+              FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_at IS NOT NULL \
+                  AND (o.taken_over_at IS NULL OR o.taken_over_at <= h.raised_at)) k) w ON true \
          LEFT JOIN LATERAL (SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1) p ON true",
     )
     .bind(cluster.as_str())

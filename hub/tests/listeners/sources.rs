@@ -34,6 +34,7 @@ fn state() -> Up {
         seq: 1,
         as_of_unix_ms: gpuheal_hub::clock::now().unix_ms(),
         told_upto_unix_ms: 0,
+        all_told: false,
         body,
     })
 }

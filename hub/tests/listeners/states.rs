@@ -16,7 +16,14 @@ fn node(n: u32) -> v1::NodeState {
 
 fn state(lease_transitions: u64, seq: u64, body: Body) -> Up {
     let as_of_unix_ms = gpuheal_hub::clock::now().unix_ms();
-    Up::ClusterState(v1::ClusterState { lease_transitions, seq, as_of_unix_ms, told_upto_unix_ms: as_of_unix_ms, body: Some(body) })
+    Up::ClusterState(v1::ClusterState {
+        lease_transitions,
+        seq,
+        as_of_unix_ms,
+        told_upto_unix_ms: as_of_unix_ms,
+        all_told: true,
+        body: Some(body),
+    })
 }
 
 fn snapshot(nodes: Vec<v1::NodeState>) -> Body {

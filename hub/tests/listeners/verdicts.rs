@@ -25,7 +25,14 @@ fn inventory() -> Up {
     let part = v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node], config: None, sources: vec![] };
     let as_of_unix_ms = gpuheal_hub::clock::now().unix_ms();
     let body = Some(v1::cluster_state::Body::Snapshot(part));
-    Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq: 1, as_of_unix_ms, told_upto_unix_ms: as_of_unix_ms, body })
+    Up::ClusterState(v1::ClusterState {
+        lease_transitions: 2,
+        seq: 1,
+        as_of_unix_ms,
+        told_upto_unix_ms: as_of_unix_ms,
+        all_told: true,
+        body,
+    })
 }
 
 fn faults() -> (String, Up) {

@@ -64,7 +64,14 @@ fn snapshot(seq: u64, nodes: Vec<v1::NodeState>) -> Up {
     let config = Some(v1::ClusterConfig { resource_version: z(), yaml: z(), errors: vec![z()] });
     let sources = vec![v1::SourceState { source: z(), node: z(), last_seen_unix_ms: 7, state: "stale".into(), reason: z() }];
     let body = Some(Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes, config, sources }));
-    Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq, as_of_unix_ms: i64::MIN, told_upto_unix_ms: i64::MAX, body })
+    Up::ClusterState(v1::ClusterState {
+        lease_transitions: 2,
+        seq,
+        as_of_unix_ms: i64::MIN,
+        told_upto_unix_ms: i64::MAX,
+        all_told: true,
+        body,
+    })
 }
 
 fn fault(detail: &str) -> v1::Fault {
@@ -103,7 +110,14 @@ async fn a_clusters_state_is_taken_and_a_node_that_cannot_be_read_is_set_aside_a
     let delta = v1::StateDelta { gone_uids: vec!["uid-3\0".into(), "uid-2".into()], ..Default::default() };
     let body = Some(Body::Delta(delta));
     replica
-        .send(Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq: 3, as_of_unix_ms: 1, told_upto_unix_ms: 0, body }))
+        .send(Up::ClusterState(v1::ClusterState {
+            lease_transitions: 2,
+            seq: 3,
+            as_of_unix_ms: 1,
+            told_upto_unix_ms: 0,
+            all_told: false,
+            body,
+        }))
         .await;
     until(&hub, "SELECT string_agg(node_name, ' ' ORDER BY node_name) FROM nodes WHERE gone_at IS NULL", "n1 n3").await;
     assert_never_ended(&hub).await;
@@ -156,7 +170,14 @@ async fn a_status_of_a_command_is_settled_with_its_steps_and_undo() {
     }));
     let as_of_unix_ms = gpuheal_hub::clock::now().unix_ms();
     replica
-        .send(Up::ClusterState(v1::ClusterState { lease_transitions: 2, seq: 1, as_of_unix_ms, told_upto_unix_ms: 0, body }))
+        .send(Up::ClusterState(v1::ClusterState {
+            lease_transitions: 2,
+            seq: 1,
+            as_of_unix_ms,
+            told_upto_unix_ms: 0,
+            all_told: false,
+            body,
+        }))
         .await;
     until(&hub, "SELECT count(*) FROM nodes", "29").await;
     replica.send(Up::FaultBatch(v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault("")] })).await;

@@ -85,6 +85,7 @@ async fn a_revoked_session_clears_no_fault_and_takes_no_node_away() {
         seq: 9,
         as_of_unix_ms: world.now().await.unix_ms(),
         told_upto_unix_ms: 0,
+        all_told: false,
         body: Some(v1::cluster_state::Body::Snapshot(part)),
     };
     assert!(world.ingest.state(from.clone(), state).await.is_err());

@@ -80,15 +80,35 @@ impl World {
     }
 
     pub(crate) async fn snapshot(&self, cluster: &ClusterId, nodes: Vec<v1::NodeState>) {
+        self.told(cluster, true, nodes).await;
+    }
+
+    /// A snapshot, whose leader says whether all else was told too.
+    pub(crate) async fn told(&self, cluster: &ClusterId, all_told: bool, nodes: Vec<v1::NodeState>) {
         let part = v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] };
-        self.state(cluster, v1::cluster_state::Body::Snapshot(part)).await;
+        self.say(cluster, all_told, v1::cluster_state::Body::Snapshot(part)).await;
+    }
+
+    /// A word in which nothing changed.
+    pub(crate) async fn nothing_new(&self, cluster: &ClusterId, all_told: bool) {
+        self.say(cluster, all_told, v1::cluster_state::Body::Delta(v1::StateDelta::default())).await;
     }
 
     pub(crate) async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
+        self.say(cluster, true, body).await;
+    }
+
+    async fn say(&self, cluster: &ClusterId, all_told: bool, body: v1::cluster_state::Body) {
         let as_of_unix_ms = self.now().await.unix_ms();
         let seq = self.state_seq.fetch_add(1, Ordering::Relaxed);
-        let state =
-            v1::ClusterState { lease_transitions: 1, seq, as_of_unix_ms, told_upto_unix_ms: as_of_unix_ms, body: Some(body) };
+        let state = v1::ClusterState {
+            lease_transitions: 1,
+            seq,
+            as_of_unix_ms,
+            told_upto_unix_ms: as_of_unix_ms,
+            all_told,
+            body: Some(body),
+        };
         self.ingest.state(cluster.clone(), state).await.unwrap();
     }
 

@@ -15,11 +15,13 @@ pub(super) struct Again {
     lost: watch::Receiver<u64>,
     seen: u64,
     owed: BTreeSet<NodeUid>,
+    /// Of these alerts alone were told, since another replica led.
+    owed_by_leader: BTreeSet<NodeUid>,
 }
 
 impl Again {
     pub(super) fn new(journal: &Journal) -> Self {
-        Self { lost: journal.lost(), seen: 0, owed: BTreeSet::new() }
+        Self { lost: journal.lost(), seen: 0, owed: BTreeSet::new(), owed_by_leader: BTreeSet::new() }
     }
 
     /// Until the journal says once more that faults are lost.
@@ -38,23 +40,29 @@ impl Again {
     }
 
     pub(super) fn owes_nothing(&self) -> bool {
-        self.owed.is_empty()
+        self.owed.is_empty() && self.owed_by_leader.is_empty()
     }
 
-    /// Tells what is owed, as far as the journal takes it.
+    /// Tells what is owed, as far as the journal takes it. A standby tells of alerts alone: its other memory is the inventory's. Once it
+    /// leads it owes the rest, since nobody asks again in a session that goes on.
     pub(super) async fn go_on(&mut self, derive: &Derive) {
         let lost = *self.lost.borrow_and_update();
         if std::mem::replace(&mut self.seen, lost) != lost {
             self.owe_all(derive);
         }
+        if derive.leads() {
+            self.owed.append(&mut self.owed_by_leader);
+        }
         while let Some(uid) = self.owed.first().cloned() {
             let leads = derive.leads();
-            // A standby has told of alerts alone, and its other memory is the inventory's.
             let tells = |witness| leads || witness == Witness::Alert;
             if derive.take(&[uid.clone()].into(), false, |held| held.again(&uid, tells)).await.is_err() {
                 return;
             }
             self.owed.remove(&uid);
+            if !leads {
+                self.owed_by_leader.insert(uid);
+            }
         }
     }
 }

@@ -187,6 +187,27 @@ async fn what_stands_is_journaled_anew_for_a_hub_whose_database_has_lost_it() {
     cancel.cancel();
 }
 
+/// Failure table, row 18: in a session that goes on nobody asks again.
+#[tokio::test]
+async fn whoever_was_asked_for_what_stands_while_he_stood_by_tells_it_when_he_leads() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    for (xid, at_s) in [(0, 0), (79, 60)] {
+        scraped(&cluster, xid, at_s).await;
+    }
+    cluster.leadership.send_replace(Leadership::Standby);
+    let mut again = Again::new(&cluster.journal);
+    again.owe_all(&cluster.derive);
+    again.go_on(&cluster.derive).await;
+    let next = |cluster: &TestCluster| cluster.journal.head().borrow().next_seq;
+    assert_eq!((next(&cluster), again.owes_nothing()), (2, false), "what an exporter showed is the leader's to tell");
+    cluster.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
+    again.go_on(&cluster.derive).await;
+    assert_eq!((next(&cluster), again.owes_nothing()), (3, true));
+    let told = cluster.journaled().await.pop().unwrap();
+    assert_eq!((told.code.as_str(), told.onset()), ("79", v1::Onset::Standing));
+}
+
 #[tokio::test]
 async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
     let mut cluster = TestCluster::new().await;
@@ -285,22 +306,22 @@ async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
         let page = remapping(failed, at_s + 1);
         derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
     }
-    derive.tell(&mut telling, true);
+    derive.tell(&mut telling, true, 0);
     assert_eq!(told(&mut cluster), [Seen]);
     derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
-    derive.tell(&mut telling, true);
+    derive.tell(&mut telling, true, 0);
     assert_eq!(told(&mut cluster), [Clear]);
-    derive.tell(&mut telling, true);
+    derive.tell(&mut telling, true, 0);
     assert_eq!(told(&mut cluster), [], "once in a session");
     // That one was dead already when it was told.
     cluster.attachment.send_replace(Attachment::default());
-    derive.tell(&mut telling, true);
+    derive.tell(&mut telling, true, 0);
     assert_eq!(told(&mut cluster), [], "to nobody");
     cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
-    derive.tell(&mut telling, true);
+    derive.tell(&mut telling, true, 0);
     assert_eq!(told(&mut cluster), [Clear]);
     // And the next process tells what its predecessor may not have got across.
-    derive.tell(&mut Telling::default(), true);
+    derive.tell(&mut Telling::default(), true, 0);
     assert_eq!(told(&mut cluster), [Clear]);
 }
 
@@ -323,7 +344,7 @@ async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for
     let mut telling = Telling::default();
     for generation in [7, 8] {
         cluster.attachment.send_replace(Attachment { generation: Some(generation), ..Attachment::default() });
-        derive.tell(&mut telling, true);
+        derive.tell(&mut telling, true, 0);
         assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
     }
 }

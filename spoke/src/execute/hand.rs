@@ -243,6 +243,7 @@ impl HandLoop {
         self.told_all = Some((term.max(attachment.hub_term), attachment.report_again));
         let ctx = Arc::clone(&self.ctx);
         let told = report::again(self.ctx.actions.all(), forgetful);
+        ctx.reports.owes(asked, &told);
         told.iter().for_each(|told| ctx.reports.will_tell(&told.action));
         self.tasks.spawn(async move {
             report::tell_again(&ctx.reports, told, || ctx.deps.attachment.borrow().generation == Some(asked.1)).await;
@@ -268,6 +269,7 @@ impl HandLoop {
             trust_version: self.ctx.deps.trust.version.max(fence.trust_version),
             open_commands: open.take(OPEN_MAX).collect(),
             cordons: self.ctx.records.cordons(),
+            told_again: self.ctx.reports.whole_for(),
         };
         self.ctx.deps.seen.send_if_modified(|old| {
             let changed = *old != seen;

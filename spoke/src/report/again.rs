@@ -52,6 +52,12 @@ pub(crate) struct Told {
     anew: bool,
 }
 
+impl Told {
+    pub(super) const fn anew(&self) -> bool {
+        self.anew
+    }
+}
+
 /// Tells them, a batch at a time, while the session for which this was asked lives.
 pub(crate) async fn tell_again(reports: &Reports, told: Vec<Told>, lives: impl Fn() -> bool) {
     for (at, batch) in told.chunks(BATCH).enumerate() {

@@ -276,6 +276,24 @@ async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_s
     tokio::join!(asked, told);
 }
 
+#[tokio::test]
+async fn that_all_was_told_is_said_once_the_hub_has_what_stands_and_every_command_on_record() {
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_secs(3600), ..Cadence::default() };
+    let mut teller = teller_with(&["n1"], Flags::default(), often).await;
+    assert!(!teller.next().await.1.all_told, "its nodes are not all");
+    teller.cluster.derive.told_all(3, 7);
+    teller.seen.send_modify(|seen| seen.told_again = Some((3, 6, 0)));
+    let waits = Duration::from_millis(200);
+    assert!(tokio::time::timeout(waits, teller.out.recv()).await.is_err(), "the commands were told to another session");
+    teller.seen.send_modify(|seen| seen.told_again = Some((3, 7, 0)));
+    let (_, said) = teller.next().await;
+    assert!(said.all_told && !is_snapshot(&said), "at once, though nothing changed: {said:?}");
+    assert!(tokio::time::timeout(waits, teller.out.recv()).await.is_err(), "and once");
+    teller.wanted.send_modify(|wanted| wanted.standing += 1);
+    teller.wanted.send_modify(|wanted| wanted.snapshot += 1);
+    assert!(!teller.next().await.1.all_told, "a hub that asks once more does not have it");
+}
+
 /// Tells again and again, in reign 3 and session 7, of a cluster with that exporter.
 async fn often_told(exporter: &Arc<Target>) -> Teller {
     let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20), ..Cadence::default() };

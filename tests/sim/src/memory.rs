@@ -127,14 +127,14 @@ impl Memory {
         self.recognised.is_none_or(|run| run == self.run)
     }
 
-    /// A whole snapshot came since the epoch was raised last, and there is no doubt that it was the last time.
+    /// All that it has is here since the epoch was raised last, and there is no doubt that it was the last time.
     fn whole(&self, cluster: &Cluster) -> bool {
         self.adopted(cluster) && self.run_known()
     }
 
-    /// A whole snapshot came since the epoch was raised last.
+    /// All that it has is here since the epoch was raised last.
     fn adopted(&self, cluster: &Cluster) -> bool {
-        cluster.snapshot_at.is_some_and(|at| at > self.raised_at)
+        cluster.taken_over_at.is_some_and(|at| at > self.raised_at)
     }
 
     fn owns(&self, owner: &Owner) -> Result<(), Error> {

@@ -54,6 +54,8 @@ pub enum Mutation {
     AnyServer,
     /// A leader proves itself before it knows what its cluster has seen.
     ProvesUnseen,
+    /// A cluster whose nodes were shown is taken for one of which all is known.
+    SnapshotIsAll,
 }
 
 impl Mutation {
@@ -84,6 +86,7 @@ impl Mutation {
         Self::NobodyIsAsked,
         Self::AnyServer,
         Self::ProvesUnseen,
+        Self::SnapshotIsAll,
     ];
 }
 

@@ -25,7 +25,10 @@ use gpuheal_proto::{
     link::v1::{self, attach_request::Message as Up},
     time::Timestamp,
 };
-use gpuheal_spoke::healaction::{self, HealAction};
+use gpuheal_spoke::{
+    healaction::{self, HealAction},
+    report::Owed,
+};
 use gpuheal_spoke_core::{
     ceiling::Config,
     derive::{Held, Settings},
@@ -149,6 +152,8 @@ pub struct Spoke {
     reported: Option<(u64, u64, u64)>,
     /// The hub's term and its request for which even what it had acked was told last.
     reported_all: Option<(u64, u64)>,
+    /// What the hub has yet to ack of it.
+    owed: Owed,
     /// As the last Welcome told it.
     hub_term: u64,
     acked: BTreeMap<String, u64>,
@@ -198,6 +203,7 @@ impl Spoke {
             called_off: BTreeMap::new(),
             reported: None,
             reported_all: None,
+            owed: Owed::default(),
             hub_term: 0,
             acked: BTreeMap::new(),
             told_seq: BTreeMap::new(),

@@ -96,6 +96,7 @@ impl Replica {
             seq: 1,
             as_of_unix_ms: now_ms(),
             told_upto_unix_ms: 0,
+            all_told: true,
             body: Some(v1::cluster_state::Body::Snapshot(part)),
         }))
     }

@@ -83,7 +83,14 @@ impl Running {
         let part = v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node()], config: None, sources: vec![source()] };
         let as_of_unix_ms = clock::now().unix_ms();
         let body = Some(v1::cluster_state::Body::Snapshot(part));
-        let state = v1::ClusterState { lease_transitions: 1, seq: 1, as_of_unix_ms, told_upto_unix_ms: as_of_unix_ms, body };
+        let state = v1::ClusterState {
+            lease_transitions: 1,
+            seq: 1,
+            as_of_unix_ms,
+            told_upto_unix_ms: as_of_unix_ms,
+            all_told: true,
+            body,
+        };
         ingest.state(alpha(), state).await.unwrap();
         let batch = v1::FaultBatch { stream_id: "stream-1".into(), first_seq: 1, faults: vec![xid79()] };
         ingest.submit(alpha(), batch).await.unwrap();

@@ -34,7 +34,8 @@ impl Memory {
         }
         cluster.cmd_seq = cluster.cmd_seq.max(body.cmd_seq);
         if body.harmful() {
-            cluster.cooldowns.insert(node, Cooldown { incident, state: CooldownState::Reserved });
+            cluster.cooldowns.insert(node.clone(), Cooldown { incident, state: CooldownState::Reserved });
+            self.hold(id, node, incident);
         }
         let body_told = json!({"action": body.action(), "cmd_seq": body.cmd_seq, "plan_rev": body.plan_rev});
         let made = self.command_of(body, &change, bytes);

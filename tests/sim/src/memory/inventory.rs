@@ -37,11 +37,25 @@ impl Memory {
             },
         };
         let (seq, as_of) = (state.seq, Timestamp::from_unix_ms(state.as_of_unix_ms).min(self.now));
+        let whole = change.whole;
+        let known = self.clusters.get(cluster).is_some_and(|rows| self.adopted(rows));
         let taken = self.apply_state(cluster, state.lease_transitions, seq, as_of, change)?;
         if let (Taken::Counts { .. }, true) = (&taken, state.told_upto_unix_ms > 0) {
             let upto = Timestamp::from_unix_ms(state.told_upto_unix_ms).min(as_of);
             let known = &mut self.cluster(cluster).told_upto;
             *known = (*known).max(Some(upto));
+        }
+        let (now, raised_at, heeded) = (self.now, self.raised_at, !self.mutations.has(Mutation::SnapshotIsAll));
+        if matches!(taken, Taken::Counts { .. }) && (state.all_told || !heeded) {
+            let rows = self.cluster(cluster);
+            if whole || rows.snapshot_at.is_some_and(|at| at > raised_at) {
+                rows.taken_over_at = Some(now);
+            }
+            if !known && self.clusters.get(cluster).is_some_and(|rows| self.adopted(rows)) {
+                let rows = self.cluster(cluster);
+                let waited: Vec<NodeUid> = rows.nodes.keys().filter(|uid| concerns(rows, uid)).cloned().collect();
+                self.ask(cluster, waited);
+            }
         }
         Ok(taken)
     }
@@ -72,7 +86,7 @@ impl Memory {
         let now = self.now;
         let nodes: Vec<Node> = change.nodes.iter().map(|node| node_of(node, as_of)).collect::<Result<_, _>>()?;
         let cluster = self.cluster(id);
-        let seen_at = cluster.snapshot_at.unwrap_or(cluster.created_at);
+        let seen_at = cluster.taken_over_at.unwrap_or(cluster.created_at);
         let (told, known) = ((lease, seq), (cluster.state_lease, cluster.state_seq));
         let follows = told == (known.0, known.1 + 1) && known.1 > 0;
         if lease < known.0 || (!change.whole && told <= known && known.1 > 0) {

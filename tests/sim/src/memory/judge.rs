@@ -211,7 +211,7 @@ impl Memory {
         }
     }
 
-    fn hold(&mut self, id: &ClusterId, node: NodeUid, incident: IncidentId) {
+    pub(super) fn hold(&mut self, id: &ClusterId, node: NodeUid, incident: IncidentId) {
         if self.cluster(id).holds.insert(node, incident).is_none() {
             self.cluster(id).out += 1;
             self.fleet_out += 1;

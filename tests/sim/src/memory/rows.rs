@@ -33,6 +33,8 @@ pub struct Cluster {
     /// All that its sources showed up to then is known.
     pub told_upto: Option<Timestamp>,
     pub(super) snapshot_at: Option<Timestamp>,
+    /// When all that the cluster has was last known to be here.
+    pub(super) taken_over_at: Option<Timestamp>,
     pub(super) config_yaml: String,
     /// Parts of a snapshot that has begun.
     pub(super) parts: Vec<v1::SnapshotPart>,

@@ -80,6 +80,10 @@ impl Spoke {
             let outcome = self.held.tick(&self.settings, self.now.wall);
             self.found(outcome);
         }
+        if self.told.owed_by_leader && self.reign().is_some() {
+            self.told.owed_by_leader = false;
+            self.tell_all_standing();
+        }
         self.tell_evidence();
     }
 

@@ -123,6 +123,7 @@ impl Spoke {
                 self.resyncs += u64::from(resync.snapshot || resync.open_commands);
                 if resync.standing_faults {
                     self.tell_all_standing();
+                    self.told.owed_by_leader = self.reign().is_none();
                 }
                 self.asked.extend(resync.command_ids);
                 self.report_again();

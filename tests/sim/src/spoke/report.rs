@@ -27,14 +27,23 @@ impl Spoke {
 
     /// Tells a hub that asked.
     pub(super) fn answer(&mut self, action: &HealAction) {
+        self.tell_with(action, Vec::new());
+    }
+
+    /// Tells a hub that may have lost it: with the command as it was signed, so that it can take it over.
+    fn answer_whole(&mut self, action: &HealAction) {
+        self.tell_with(action, healaction::envelope_bytes(action).unwrap_or_default());
+    }
+
+    fn tell_with(&mut self, action: &HealAction, envelope: Vec<u8>) {
         if let Ok(id) = CommandId::parse(action.id())
             && healaction::is_final(action)
         {
             self.out.push(Out::Word(id, healaction::state(action)));
         }
         self.will_tell(action);
-        let status = v1::CommandStatus { at_unix_ms: self.now.wall.unix_ms(), ..report::status(action) };
-        self.say_status(status);
+        let at_unix_ms = self.now.wall.unix_ms();
+        self.say_status(v1::CommandStatus { envelope: envelope.into(), at_unix_ms, ..report::status(action) });
     }
 
     pub(super) fn not_now(&mut self, id: String, refused: &Refused) {
@@ -101,9 +110,14 @@ impl Spoke {
         }
         let told = |action: &&Rc<HealAction>| action.held() || (forgetful && healaction::is_final(action));
         let again: Vec<Rc<HealAction>> = self.cache.actions.values().filter(told).cloned().collect();
+        let unheard = again.iter().filter(|action| forgetful || !self.is_acked(action));
+        let statuses = unheard.map(|action| (action.id().to_owned(), healaction::seq(action))).collect();
+        if let Some(audience) = asked {
+            self.owed.begin(audience, statuses);
+        }
         for action in again {
             if forgetful {
-                self.answer(&action);
+                self.answer_whole(&action);
             } else {
                 self.report(&action);
             }
@@ -120,10 +134,11 @@ impl Spoke {
             return;
         }
         let found: Vec<Rc<HealAction>> = asked.iter().filter_map(|id| self.cache.actions.get(id)).cloned().collect();
-        found.iter().for_each(|action| self.answer(action));
+        found.iter().for_each(|action| self.answer_whole(action));
     }
 
     pub(super) fn status_acked(&mut self, ack: &v1::StatusAck) {
+        self.owed.ack(&ack.command_id, ack.status_seq);
         let known = self.acked.entry(ack.command_id.clone()).or_default();
         *known = (*known).max(ack.status_seq);
         let Some(action) = self.cache.actions.get(&ack.command_id).cloned() else { return };

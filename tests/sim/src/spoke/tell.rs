@@ -11,7 +11,7 @@ use gpuheal_proto::{
     state_digest::{NodeWord, digest},
     time::Timestamp,
 };
-use gpuheal_spoke::state::Reach;
+use gpuheal_spoke::state::{Reach, Whole};
 use gpuheal_spoke_core::{
     derive::{Evidence, EvidenceState},
     mark::node::is_ours,
@@ -55,6 +55,9 @@ pub(super) struct Told {
     /// Faults that waited when it was first asked how many do.
     waited: Option<u64>,
     reach: Reach<(u64, u64, u64)>,
+    /// The hub asked for what stands when another replica led.
+    pub(super) owed_by_leader: bool,
+    whole: Whole<(u64, u64, u64)>,
 }
 
 impl Spoke {
@@ -67,8 +70,10 @@ impl Spoke {
         let Some(as_of) = self.as_of() else { return };
         let audience = Some((reign, generation, self.resyncs));
         let told_upto = self.told_upto((reign, generation, self.resyncs));
+        let all_told = self.all_told((reign, generation, self.resyncs));
+        let news = all_told && !self.told.whole.said;
         let quiet = self.now.boot.saturating_sub(self.told.said) >= QUIET;
-        if self.told.audience == audience && !self.told.dirty && !quiet {
+        if self.told.audience == audience && !self.told.dirty && !quiet && !news {
             return;
         }
         self.told.dirty = false;
@@ -83,7 +88,7 @@ impl Spoke {
             let gone_uids: Vec<_> = told.values().filter(|node| !still(node)).map(|node| node.uid.clone()).collect();
             let nothing = changed.is_empty() && gone_uids.is_empty() && config.is_none();
             let fresh = self.now.boot.saturating_sub(self.cache.heard) <= FRESH;
-            if nothing && !(quiet && fresh) {
+            if nothing && !news && !(quiet && fresh) {
                 return;
             }
             let digest = Some(digest(nodes.values().map(|node| NodeWord::from(node).share())));
@@ -97,11 +102,13 @@ impl Spoke {
         self.told.config_told.clone_from(&self.told.config);
         self.told.seq += 1;
         self.told.said = self.now.boot;
+        self.told.whole.said |= all_told;
         let state = v1::ClusterState {
             lease_transitions: reign,
             seq: self.told.seq,
             as_of_unix_ms: as_of.unix_ms(),
             told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
+            all_told,
             body: Some(body),
         };
         self.out.push(Out::Up(Up::ClusterState(state)));
@@ -118,7 +125,7 @@ impl Spoke {
     fn told_upto(&mut self, audience: (u64, u64, u64)) -> Option<Timestamp> {
         let (reign, generation, _) = audience;
         let looked = self.cache.nodes.keys().all(|node| self.told.asked.get(node) == Some(&reign));
-        if !looked || self.told.evidence != Some((reign, generation)) {
+        if !looked || self.told.owed_by_leader || self.told.evidence != Some((reign, generation)) {
             self.told.reach.unknown();
             return None;
         }
@@ -127,6 +134,16 @@ impl Spoke {
         let upto = self.told.reach.look(audience, self.now.boot, found, unacked)?;
         let now = self.clock?.at(self.now.boot);
         Some(now.at.before(self.now.boot.saturating_sub(upto) + now.uncertainty))
+    }
+
+    /// Whether the hub has acked all that it asks for when it asks for everything, beside the snapshot.
+    fn all_told(&mut self, audience: (u64, u64, u64)) -> bool {
+        let (reign, generation, _) = audience;
+        let stands = !self.told.owed_by_leader && self.told.evidence == Some((reign, generation));
+        let told = stands && self.owed.whole_for() == Some(audience);
+        let unacked = self.disk.unacked() + u64::from(self.disk.unsynced());
+        let found = *self.told.waited.get_or_insert(unacked) + self.told.found;
+        self.told.whole.look(Some(audience), told, found, unacked)
     }
 
     fn node_state(&self, node: &NodeObject) -> v1::NodeState {

@@ -160,6 +160,7 @@ impl Pair {
             as_of_unix_ms: as_of.unix_ms(),
             // A spoke cannot always say it: each fifth state does not.
             told_upto_unix_ms: if seq.is_multiple_of(5) { 0 } else { as_of.unix_ms() },
+            all_told: !seq.is_multiple_of(3),
             body: Some(body),
         };
         self.both("state", |store| store.state(from, state.clone()))
