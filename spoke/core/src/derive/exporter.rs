@@ -86,7 +86,7 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
     }
     remember(part, source, page);
     let pulse = pulse(&all);
-    part.exporter.date_users(pulse, now);
+    part.exporter.date_users(pulse, context.settings.stale_after, now);
     if is_frozen(part, pulse, context) {
         context.out.skip(Skip::PageFrozen);
         return;
@@ -112,7 +112,7 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
 pub(super) fn learn(part: &mut NodePart, page: &Page<'_>, context: &mut Context<'_>) {
     let places: Vec<Option<usize>> = page.gpus.iter().map(|row| part.place(row, context.now)).collect();
     places.iter().flatten().for_each(|&at| part.gpus[at].seen_at = context.now);
-    part.exporter.date_users(pulse(&Readings::of(page)), context.now);
+    part.exporter.date_users(pulse(&Readings::of(page)), context.settings.stale_after, context.now);
     remember_users(part, &places, page);
 }
 

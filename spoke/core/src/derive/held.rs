@@ -98,17 +98,20 @@ pub(super) struct Exporter {
     /// page says it.
     #[serde(skip)]
     pub(super) users_at: Option<Timestamp>,
-    /// The [`Self::pulse`] of that page, also of one that was taken while another replica led.
+    /// The [`Self::pulse`] of the last page and when it was taken, also of one that was taken while another replica led.
     #[serde(skip)]
-    users_pulse: Option<u64>,
+    users_pulse: Option<(u64, Timestamp)>,
 }
 
 impl Exporter {
     /// Dates who uses which GPU by when its page was new: one whose readings have moved since the page before it. One that says
-    /// the same again is that page once more, and of the first one, or one in which nothing moves, nobody knows how old it is.
-    pub(super) fn date_users(&mut self, pulse: Option<u64>, now: Timestamp) {
-        let before = self.users_pulse.or(self.pulse);
-        self.users_pulse = pulse;
+    /// the same again is that page once more. Of the first one, of one in which nothing moves, and of one that follows after more
+    /// than `stale_after` without any, nobody knows how old it is: it may have moved once while nobody asked, and stood still since.
+    pub(super) fn date_users(&mut self, pulse: Option<u64>, stale_after: Duration, now: Timestamp) {
+        let young = |at: &Timestamp| now.since(*at) <= stale_after;
+        let held = self.pulse.zip(self.page_at);
+        let before = self.users_pulse.or(held).filter(|(_, at)| young(at)).map(|(before, _)| before);
+        self.users_pulse = pulse.map(|pulse| (pulse, now));
         if pulse.is_none() {
             self.users_at = None;
         } else if before.is_some() && before != pulse {
