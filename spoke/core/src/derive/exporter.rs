@@ -16,6 +16,7 @@ mod xid;
 use gpuheal_proto::{
     bytes_text::clip,
     fault::{FaultClass, Onset, Witness},
+    ids::GpuPlace,
     limits::SOURCE_BYTES_MAX,
     time::Timestamp,
 };
@@ -102,6 +103,8 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
             None => context.out.skip(Skip::TooManyGpus),
         }
     }
+    part.give_slots_up(now);
+    lost::end_of_replaced(part, context);
     lost::judge(part, source, context);
     look::settle_later(&mut part.known, later, context);
     settle(part, context);
@@ -114,6 +117,7 @@ pub(super) fn learn(part: &mut NodePart, page: &Page<'_>, context: &mut Context<
     places.iter().flatten().for_each(|&at| part.gpus[at].seen_at = context.now);
     part.exporter.date_users(pulse(&Readings::of(page)), context.settings.stale_after, context.now);
     remember_users(part, &places, page);
+    part.give_slots_up(context.now);
 }
 
 /// Which pods use which GPU. One that the page does not show has no users that anybody knows of.
@@ -290,19 +294,27 @@ fn look_at(
 }
 
 /// What this page did not show and nobody judged: an event's end is only told by a later boot or another board in the
-/// slot, with the GPU there again and quiet. Anything else that is no longer shown is stale, for nobody can tell.
+/// slot, with the GPU there again and quiet; and of a slot that a boot has left empty, by its board being seen elsewhere, where it
+/// is told of what it still has. Anything else that is no longer shown is stale, for nobody can tell.
 fn settle(part: &mut NodePart, context: &mut Context<'_>) {
     let now = context.now;
     let NodePart { known, gpus, rebooted_at, .. } = part;
+    let all_there = gpus.iter().all(|gpu| gpu.missing == 0);
+    let slotless = gpus.iter().all(|gpu| gpu.gpu.slot.is_none());
     for fault in known.iter_mut() {
         if matches!(fault.class, FaultClass::Alert | FaultClass::NodeCondition | FaultClass::Allocatable | FaultClass::Source) {
             continue;
         }
-        let gpu = fault.place.as_ref().and_then(|place| gpus.iter().find(|gpu| gpu.gpu.is_at(place)));
+        let place = fault.place.as_ref();
+        let gpu = place.and_then(|place| gpus.iter().find(|gpu| gpu.is_at(place)));
+        let left = gpu.is_none() && place.is_some_and(|place| gpus.iter().any(|gpu| gpu.has_left(place)));
         let since = gpu.map_or(*rebooted_at, |gpu| gpu.swapped_at.max(*rebooted_at));
-        let there = match (&fault.place, gpu) {
-            (Some(_), gpu) => gpu.is_some_and(|gpu| gpu.missing == 0),
-            (None, _) => gpus.iter().all(|gpu| gpu.missing == 0),
+        let there = match (place, gpu) {
+            (Some(_), Some(gpu)) => gpu.missing == 0,
+            // The slot of a GPU whose exporter tells none is known to others alone: it is one of those that are there.
+            (Some(GpuPlace::Slot(_)), None) => left || (slotless && all_there),
+            (Some(GpuPlace::Uuid(_)), None) => false,
+            (None, _) => all_there,
         };
         let due: Vec<(Witness, EvidenceState)> = fault
             .sights
@@ -311,8 +323,9 @@ fn settle(part: &mut NodePart, context: &mut Context<'_>) {
             .filter_map(|(witness, sight)| {
                 let another_life = there && sight.last < since && ends_with_boot(fault.class, &fault.code, *witness);
                 let unseen = sight.checked < now && is_exporters(*witness, fault.class) && sight.state == EvidenceState::Seen;
-                let to = if another_life { EvidenceState::Clear } else { EvidenceState::Stale };
-                (another_life || unseen).then_some((*witness, to))
+                let moved = left && is_exporters(*witness, fault.class) && !ends_with_boot(fault.class, &fault.code, *witness);
+                let to = if another_life || moved { EvidenceState::Clear } else { EvidenceState::Stale };
+                (another_life || moved || unseen).then_some((*witness, to))
             })
             .collect();
         for (witness, to) in due {

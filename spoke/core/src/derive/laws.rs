@@ -24,9 +24,11 @@ fn any_gpu(index: u8) -> impl Strategy<Value = Option<Gpu>> {
     let xid = prop::sample::select(vec![0_u16, 13, 31, 48, 79]);
     let temp = prop::sample::select(vec![40_u16, 82, 90]);
     let verdict = prop::sample::select(vec![0_u8, 10, 20]);
-    (prop::option::weighted(0.9, 0..2_u8), xid, temp, 0..8_u32, 0..3_u8, 0..2_u8, verdict, 0..3_u16).prop_map(
-        move |(board, xid, temp, count, dbe, remap, verdict, rows)| {
+    let told = (0..3_u16, prop::bool::weighted(0.2));
+    (prop::option::weighted(0.9, 0..2_u8), xid, temp, 0..8_u32, 0..3_u8, 0..2_u8, verdict, told).prop_map(
+        move |(board, xid, temp, count, dbe, remap, verdict, (rows, slotless))| {
             let gpu = gpu(index).board(board? * 16 + index).temp(temp);
+            let gpu = if slotless { gpu.slotless() } else { gpu };
             let gpu = if rows > 0 { gpu.xid(xid) } else { gpu };
             let gpu = if rows > 1 { gpu.count(48, count).row("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", dbe) } else { gpu };
             let gpu = gpu.row("DCGM_FI_DEV_ROW_REMAP_FAILURE", remap);
