@@ -301,8 +301,13 @@ impl Derive {
         }
         let named = [node.uid.clone()].into();
         let parts = nodes::Parts::of(&object, self.deps.plugins.started_at(name));
+        let before = self.gpus(&node.uid);
         // A journal that refuses has said so; the node is looked at again.
         let _ = self.take(&named, false, |held| held.take_node(&parts.view(&node), settings, now)).await;
+        // After a boot it is not known any more which board sits where.
+        if self.gpus(&node.uid) != before {
+            self.deps.touched.add(name);
+        }
     }
 
     async fn gone(&self, uid: NodeUid) {

@@ -274,10 +274,11 @@ fn look_at(
     later: &mut Vec<Unseen>,
     context: &mut Context<'_>,
 ) {
+    let left = part.left_by(at);
     let NodePart { node, known, gpus, .. } = part;
     let gpu = &mut gpus[at];
     let name = std::mem::take(&mut gpu.gpu);
-    let mut look = Look { node, known, gpu: &name, source: source.name, workload, context, later };
+    let mut look = Look { node, known, gpu: &name, left, source: source.name, workload, context, later };
     lost::is_back(gpu, &mut look);
     xid::gauge(gpu, readings, &mut look);
     xid::counts(gpu, readings, &mut look);
@@ -294,8 +295,8 @@ fn look_at(
 }
 
 /// What this page did not show and nobody judged: an event's end is only told by a later boot or another board in the
-/// slot, with the GPU there again and quiet; and of a slot that a boot has left empty, by its board being seen elsewhere, where it
-/// is told of what it still has. Anything else that is no longer shown is stale, for nobody can tell.
+/// slot, with the GPU there again and quiet; where the boot has left the slot empty, in another. Anything else that is no longer
+/// shown is stale, for nobody can tell.
 fn settle(part: &mut NodePart, context: &mut Context<'_>) {
     let now = context.now;
     let NodePart { known, gpus, rebooted_at, .. } = part;
@@ -323,9 +324,8 @@ fn settle(part: &mut NodePart, context: &mut Context<'_>) {
             .filter_map(|(witness, sight)| {
                 let another_life = there && sight.last < since && ends_with_boot(fault.class, &fault.code, *witness);
                 let unseen = sight.checked < now && is_exporters(*witness, fault.class) && sight.state == EvidenceState::Seen;
-                let moved = left && is_exporters(*witness, fault.class) && !ends_with_boot(fault.class, &fault.code, *witness);
-                let to = if another_life || moved { EvidenceState::Clear } else { EvidenceState::Stale };
-                (another_life || moved || unseen).then_some((*witness, to))
+                let to = if another_life { EvidenceState::Clear } else { EvidenceState::Stale };
+                (another_life || unseen).then_some((*witness, to))
             })
             .collect();
         for (witness, to) in due {

@@ -340,6 +340,13 @@ impl NodePart {
         });
     }
 
+    /// The slot that a GPU was in before a boot numbered the bus anew, while nobody is known to be there.
+    pub(super) fn left_by(&self, at: usize) -> Option<GpuRef> {
+        let slot = self.gpus[at].was_at.clone()?;
+        let empty = self.gpus.iter().all(|gpu| gpu.gpu.slot.as_ref() != Some(&slot));
+        empty.then(|| GpuRef { slot: Some(slot), ..GpuRef::default() })
+    }
+
     /// Forgets boards that others have replaced, and tells which: of a board that has no slot nobody says who sits there now. It is
     /// replaced when it was not seen since a boot on `pages` pages, and as many boards came since that boot as are missing in all:
     /// with fewer nobody can tell which of them are lost.

@@ -9,6 +9,8 @@ pub(super) struct Look<'l, 'c> {
     pub(super) node: &'l NodeRef,
     pub(super) known: &'l mut Faults,
     pub(super) gpu: &'l GpuRef,
+    /// The place that it has left empty: what this GPU does not show any more is over there too.
+    pub(super) left: Option<GpuRef>,
     pub(super) source: &'l str,
     pub(super) workload: &'l str,
     pub(super) context: &'l mut Context<'c>,
@@ -73,6 +75,9 @@ impl Look<'_, '_> {
 
     pub(super) fn clear(&mut self, class: FaultClass, code: &str, witness: Witness) {
         self.unseen(class, code, witness, EvidenceState::Clear);
+        if self.left.is_some() {
+            self.known.unseen(class, code, self.left.as_ref(), witness, EvidenceState::Clear, self.context);
+        }
     }
 
     /// The source said again what it said before.

@@ -70,7 +70,7 @@ fn what_a_source_says_of_a_gpu_itself_is_kept_as_it_says_it() {
 }
 
 #[test]
-fn what_was_told_of_a_slot_that_a_boot_left_empty_ends_once_its_board_is_seen_elsewhere() {
+fn what_was_told_of_a_slot_that_a_boot_left_empty_ends_by_what_its_board_shows_elsewhere() {
     let mut scene = Scene::new();
     let bad = |index: u8| gpu(index).board(0).xid(0).row(REMAP_FAILURE, 1);
     scene.page(&[gpu(0).xid(0).row(REMAP_FAILURE, 0)]);
@@ -80,8 +80,17 @@ fn what_was_told_of_a_slot_that_a_boot_left_empty_ends_once_its_board_is_seen_el
     scene.wait_s(600);
     let there = only(&scene.page(&[bad(5)]));
     assert_eq!(names(&there), (Some(slot(5)), Some(uuid(0))), "what it still has is told where it is");
-    assert_eq!((scene.state(&fault), scene.state(&line)), (EvidenceState::Clear, EvidenceState::Clear));
+    assert_eq!(
+        (scene.state(&fault), scene.state(&line)),
+        (EvidenceState::Stale, EvidenceState::Clear),
+        "a boot ends an event alone"
+    );
     assert_eq!(scene.state(&there), EvidenceState::Seen);
+    scene.page(&[gpu(5).board(0).xid(0)]);
+    assert_ne!(scene.state(&fault), EvidenceState::Clear, "a reading that is not there ends nothing");
+    scene.restart();
+    scene.page(&[gpu(5).board(0).xid(0).row(REMAP_FAILURE, 0)]);
+    assert_eq!((scene.state(&fault), scene.state(&there)), (EvidenceState::Clear, EvidenceState::Clear));
 }
 
 #[test]
