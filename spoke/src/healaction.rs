@@ -23,7 +23,7 @@ pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest, is_final, may_have_begun,
     new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
-pub use self::standing::{await_release, marked_node, may_go, released, standing_marks, standing_undo};
+pub use self::standing::{await_release, counted, marked_node, may_go, released, standing_marks, standing_undo};
 
 /// The envelope as base64: four letters for three bytes.
 const ENVELOPE_TEXT_MAX: usize = ENVELOPE_BYTES_MAX.div_ceil(3) * 4;
