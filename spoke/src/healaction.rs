@@ -303,6 +303,9 @@ pub struct PodRecord {
     /// Left alone since it was known to use another GPU than the one that is drained: whoever takes the drain up spares it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spared: bool,
+    /// It came after the drain began, from an owner whose pods are drained: none of the plan's, for whoever takes the drain up too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub came_later: bool,
     /// How often an eviction was asked for.
     #[serde(default)]
     #[schemars(range(max = COUNT_MAX))]
