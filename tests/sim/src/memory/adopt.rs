@@ -82,6 +82,7 @@ impl Memory {
             opened_at: now,
             closed_at: None,
             faults: Default::default(),
+            asked: Default::default(),
             decisions: Default::default(),
         });
         if incident.state != change.state {
