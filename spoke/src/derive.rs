@@ -136,7 +136,12 @@ impl Derive {
         let mut held = Held::new(deps.cluster.clone());
         for (uid, bytes) in restored {
             if let Err(error) = held.restore(&bytes) {
-                tracing::warn!(node.uid = %uid, %error, "what was held of a node is lost, its faults come as standing");
+                deps.metrics.inc(metrics::MEMORIES_LOST, &[]);
+                tracing::error!(
+                    node.uid = %uid, %error,
+                    "what was held of a node is lost: its faults come as standing; those that only the kernel's log, a pod or an alert has told \
+                     stay as the hub knows them, until a person releases the node"
+                );
             }
         }
         tracing::info!(nodes = held.nodes(), "detectors start with what the journal held");

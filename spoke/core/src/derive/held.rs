@@ -14,6 +14,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::known::{Context, Faults};
 use super::outcome::EvidenceState;
@@ -37,8 +38,10 @@ const EVENT_LIFE: Duration = Duration::from_secs(360);
 /// So long an alert is taken to fire that nobody repeated or resolved, where nothing else measures what it says. Longer
 /// than Alertmanager's repeat interval of 4 h; a resolve may be lost.
 const ALERT_LIFE: Duration = Duration::from_secs(16_200);
-/// Version of what is written. Another one is not read: the node begins anew.
+/// Version of what is written. [`BY_SLOT`] is read too; any other is not, and the node begins anew.
 const FORMAT: u32 = 2;
+/// The version that knew faults by their slot alone.
+const BY_SLOT: u32 = 1;
 
 /// Why bytes are no part.
 #[derive(Debug, thiserror::Error)]
@@ -204,8 +207,16 @@ impl NodePart {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
-        let part: Self = serde_json::from_slice(&packed::unpack(bytes)?)?;
-        if part.format == FORMAT { Ok(part) } else { Err(RestoreError::Format { got: part.format }) }
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let json = packed::unpack(bytes)?;
+        match serde_json::from_slice::<Head>(&json)?.format {
+            FORMAT => Ok(serde_json::from_slice(&json)?),
+            BY_SLOT => Ok(serde_json::from_value(of_slots(serde_json::from_slice(&json)?))?),
+            got => Err(RestoreError::Format { got }),
+        }
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -398,6 +409,18 @@ impl NodePart {
         }
         super::exporter::judge_silence(self, context);
     }
+}
+
+/// A part that knew faults by their slot alone, as it is written now. Their keys are the same. Were it forgotten, what only the kernel's
+/// log or a pod has told would have no end any more: nothing finds it again.
+fn of_slots(mut part: Value) -> Value {
+    part["format"] = FORMAT.into();
+    for known in part["known"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(slot) = known.remove("slot").filter(|slot| !slot.is_null()) {
+            known.insert("place".to_owned(), json!({"slot": slot}));
+        }
+    }
+    part
 }
 
 /// A cleared event stays cleared; a cleared reading is worth no more than its source is fresh.

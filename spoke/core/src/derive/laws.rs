@@ -188,6 +188,25 @@ fn a_node_that_is_gone_is_forgotten() {
 }
 
 #[test]
+fn what_was_written_by_slot_is_carried_over_with_what_only_the_kernels_log_has_told() {
+    let mut scene = Scene::new();
+    scene.page(&[gpu(0).xid(0)]);
+    let line = only(&scene.kernel(&["NVRM: Xid (PCI:0000:10:00): 79, GPU has fallen off the bus."]));
+    let switch = only(&scene.kernel(&["nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up"]));
+    let json = super::packed::unpack(&scene.held.node_bytes(&scene.node.uid)).unwrap();
+    let now = String::from_utf8(json).unwrap();
+    let then =
+        now.replacen("\"format\":2", "\"format\":1", 1).replace("\"place\":{\"slot\":\"0000:10:00\"}", "\"slot\":\"0000:10:00\"");
+    assert!(then.len() < now.len(), "{now}");
+    scene.held.gone(&line.node.uid);
+    scene.held.restore(then.as_bytes()).unwrap();
+    assert_eq!((scene.state(&line), scene.state(&switch)), (EvidenceState::Seen, EvidenceState::Seen));
+    scene.reboot();
+    scene.page(&[gpu(0).xid(0)]);
+    assert_eq!((scene.state(&line), scene.state(&switch)), (EvidenceState::Clear, EvidenceState::Clear), "and it has its end");
+}
+
+#[test]
 fn another_format_is_refused_and_the_node_begins_anew() {
     let mut scene = Scene::new();
     scene.page(&[gpu(0).xid(79)]);
