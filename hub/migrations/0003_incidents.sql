@@ -53,6 +53,7 @@ CREATE TABLE incident_faults (
     episode integer NOT NULL,
     level text NOT NULL,
     verdict text NOT NULL DEFAULT '',
+    asked boolean NOT NULL DEFAULT false,
     added_at timestamptz NOT NULL,
     node_uid text NOT NULL,
     CONSTRAINT incident_faults_pkey PRIMARY KEY (cluster_id, incident_id, fault_key, episode),
@@ -69,6 +70,7 @@ COMMENT ON COLUMN incident_faults.fault_key IS 'The fault';
 COMMENT ON COLUMN incident_faults.episode IS 'Its episode';
 COMMENT ON COLUMN incident_faults.level IS 'Level that policy last gave this fault';
 COMMENT ON COLUMN incident_faults.verdict IS 'What the last decision made of it, and why';
+COMMENT ON COLUMN incident_faults.asked IS 'It has asked for an eviction: a drain was made for it, or a person called';
 COMMENT ON COLUMN incident_faults.added_at IS 'When it joined';
 COMMENT ON COLUMN incident_faults.node_uid IS 'The incident''s node: how many nodes turned suspect lately is asked at each judgement, of the index alone';
 

@@ -169,6 +169,21 @@ impl Fault {
         let place = self.gpu.as_ref().and_then(GpuRef::place);
         FaultKey::derive(cluster, &self.node.uid, place.as_ref(), self.class.as_str(), &self.code)
     }
+
+    /// The fault if its key is the one that it has in `cluster`. A spoke that knows GPUs by their slot alone gives all of a node that
+    /// have none one key: nobody can tell which of them it means, so that it is taken for one of the whole node.
+    ///
+    /// # Errors
+    /// The key that it must have.
+    pub fn of_cluster(self, cluster: &ClusterId) -> Result<Self, FaultKey> {
+        let derived = self.derived_key(cluster);
+        if derived == self.key {
+            return Ok(self);
+        }
+        let slotless = self.gpu.as_ref().is_some_and(|gpu| gpu.slot.is_none());
+        let of_node = Self { gpu: None, ..self };
+        if slotless && of_node.derived_key(cluster) == of_node.key { Ok(of_node) } else { Err(derived) }
+    }
 }
 
 /// Why a fault's message cannot be believed.

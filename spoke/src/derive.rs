@@ -136,7 +136,12 @@ impl Derive {
         let mut held = Held::new(deps.cluster.clone());
         for (uid, bytes) in restored {
             if let Err(error) = held.restore(&bytes) {
-                tracing::warn!(node.uid = %uid, %error, "what was held of a node is lost, its faults come as standing");
+                deps.metrics.inc(metrics::MEMORIES_LOST, &[]);
+                tracing::error!(
+                    node.uid = %uid, %error,
+                    "what was held of a node is lost: its faults come as standing; those that only the kernel's log, a pod or an alert has told \
+                     stay as the hub knows them, until a person releases the node"
+                );
             }
         }
         tracing::info!(nodes = held.nodes(), "detectors start with what the journal held");
@@ -301,8 +306,13 @@ impl Derive {
         }
         let named = [node.uid.clone()].into();
         let parts = nodes::Parts::of(&object, self.deps.plugins.started_at(name));
+        let before = self.gpus(&node.uid);
         // A journal that refuses has said so; the node is looked at again.
         let _ = self.take(&named, false, |held| held.take_node(&parts.view(&node), settings, now)).await;
+        // After a boot it is not known any more which board sits where.
+        if self.gpus(&node.uid) != before {
+            self.deps.touched.add(name);
+        }
     }
 
     async fn gone(&self, uid: NodeUid) {

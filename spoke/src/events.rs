@@ -14,6 +14,7 @@ use k8s_openapi::{
     jiff,
 };
 use kube::{Api, api::PostParams};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     clock,
@@ -23,6 +24,8 @@ use crate::{
 
 /// Longest message that the API server takes.
 const MESSAGE_BYTES_MAX: usize = 1024;
+/// Bytes of a hash in an Event's name: 64 bits tell the pods and owners of one command apart, in 16 letters.
+const HASH_BYTES: usize = 8;
 
 /// How bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,28 @@ pub enum Kind {
     Normal,
     /// A person should look.
     Warning,
+}
+
+/// The moment that an Event tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    what: &'static str,
+    name: String,
+}
+
+impl Moment {
+    /// One that a command has once.
+    #[must_use]
+    pub fn once(what: &'static str) -> Self {
+        Self { what, name: what.to_owned() }
+    }
+
+    /// One that a command has for each of several, told apart by their UIDs. Whoever may make a pod writes what stands there for
+    /// its owner, and not all of that may be in a name: a hash may, and it is the same for whoever takes the command up.
+    #[must_use]
+    pub fn of(what: &'static str, uid: &str) -> Self {
+        Self { what, name: format!("{what}-{}", hex::encode(&Sha256::digest(uid)[..HASH_BYTES])) }
+    }
 }
 
 /// Posts Events.
@@ -47,11 +72,11 @@ impl Events {
         Self { kube, replica }
     }
 
-    /// On the command's node. `what` names the moment, so that the same moment is told once.
+    /// On the command's node; the same moment is told once.
     ///
     /// # Errors
     /// Why it was not posted.
-    pub async fn on_node(&self, command: &Command, what: &str, kind: Kind, message: &str) -> Result<(), Error> {
+    pub async fn on_node(&self, command: &Command, moment: &Moment, kind: Kind, message: &str) -> Result<(), Error> {
         let node = &command.target.node;
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -60,7 +85,7 @@ impl Events {
             uid: Some(node.uid.to_string()),
             ..ObjectReference::default()
         };
-        self.post("default", about, command, what, kind, message).await
+        self.post("default", about, command, moment, kind, message).await
     }
 
     /// On the command's HealAction.
@@ -71,7 +96,7 @@ impl Events {
         &self,
         action: &HealAction,
         command: &Command,
-        what: &str,
+        moment: &Moment,
         kind: Kind,
         message: &str,
     ) -> Result<(), Error> {
@@ -84,7 +109,7 @@ impl Events {
             uid: action.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        self.post(&namespace, about, command, what, kind, message).await
+        self.post(&namespace, about, command, moment, kind, message).await
     }
 
     async fn post(
@@ -92,11 +117,11 @@ impl Events {
         namespace: &str,
         about: ObjectReference,
         command: &Command,
-        what: &str,
+        moment: &Moment,
         kind: Kind,
         message: &str,
     ) -> Result<(), Error> {
-        let event = self.event(namespace, about, command, what, kind, message);
+        let event = self.event(namespace, about, command, moment, kind, message);
         let api: Api<Event> = Api::namespaced(self.kube.client(), namespace);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match self.kube.call("post event", api.create(&params, &event)).await {
@@ -109,11 +134,24 @@ impl Events {
         }
     }
 
-    fn event(&self, namespace: &str, about: ObjectReference, command: &Command, what: &str, kind: Kind, message: &str) -> Event {
+    fn event(
+        &self,
+        namespace: &str,
+        about: ObjectReference,
+        command: &Command,
+        moment: &Moment,
+        kind: Kind,
+        message: &str,
+    ) -> Event {
         let now = Time(jiff::Timestamp::from_millisecond(clock::wall().unix_ms()).unwrap_or(jiff::Timestamp::UNIX_EPOCH));
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("gpuheal-{}-{what}-{}", command.id, about.kind.as_deref().unwrap_or_default().to_lowercase())),
+                name: Some(format!(
+                    "gpuheal-{}-{}-{}",
+                    command.id,
+                    moment.name,
+                    about.kind.as_deref().unwrap_or_default().to_lowercase()
+                )),
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
@@ -130,7 +168,7 @@ impl Events {
             source: Some(EventSource { component: Some(FIELD_MANAGER.to_owned()), host: None }),
             reporting_component: Some(FIELD_MANAGER.to_owned()),
             reporting_instance: Some(self.replica.clone()),
-            action: Some(what.to_owned()),
+            action: Some(moment.what.to_owned()),
             ..Event::default()
         }
     }
@@ -144,4 +182,22 @@ fn words(message: &str, command: &Command) -> String {
     let by = format!("; incident {}, command {}", command.incident, command.id);
     let said = gpuheal_proto::bytes_text::clip(&said, MESSAGE_BYTES_MAX.saturating_sub(by.len()));
     format!("{said}{by}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_stands_there_for_an_owner_makes_a_name_that_fits_and_is_the_same_each_time() {
+        let long = "x".repeat(10_000);
+        for uid in ["0b8a9c5e-5a3f-4a39-8a67-2a1f3b1c9d10", "", "Bad/UID_ of:somebody", &long] {
+            let moment = Moment::of("returns", uid);
+            assert_eq!(moment, Moment::of("returns", uid));
+            let hash = moment.name.strip_prefix("returns-").unwrap();
+            assert!(hash.len() == 16 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{hash}");
+            assert_eq!(moment.what, "returns", "what is counted by its action tells nobody's UID");
+        }
+        assert_ne!(Moment::of("returns", "a"), Moment::of("returns", "b"));
+    }
 }

@@ -23,7 +23,7 @@ pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest, is_final, may_have_begun,
     new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
-pub use self::standing::{await_release, marked_node, may_go, released, standing_marks, standing_undo};
+pub use self::standing::{await_release, counted, marked_node, may_go, released, standing_marks, standing_undo};
 
 /// The envelope as base64: four letters for three bytes.
 const ENVELOPE_TEXT_MAX: usize = ENVELOPE_BYTES_MAX.div_ceil(3) * 4;
@@ -303,6 +303,9 @@ pub struct PodRecord {
     /// Left alone since it was known to use another GPU than the one that is drained: whoever takes the drain up spares it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spared: bool,
+    /// It came after the drain began, from an owner whose pods are drained: none of the plan's, for whoever takes the drain up too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub came_later: bool,
     /// How often an eviction was asked for.
     #[serde(default)]
     #[schemars(range(max = COUNT_MAX))]

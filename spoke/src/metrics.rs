@@ -62,6 +62,9 @@ pub const VERIFY_SECONDS: Family =
     summary("gpu_selfhealing_spoke_verify_duration_seconds", "From a command's bytes to what verifying said of them.");
 /// Pods evicted.
 pub const EVICTED: Family = counter("gpu_selfhealing_evict_pods_total", "Pods whose eviction the API server accepted.");
+/// Parts of the detectors' memory that a start could not read.
+pub const MEMORIES_LOST: Family =
+    counter("gpu_selfhealing_spoke_memories_lost_total", "Nodes of which what the detectors held could not be read at the start.");
 /// 1 while this replica leads.
 pub const LEADER: Family = gauge("gpu_selfhealing_leader_active", "1 while this replica holds the Lease.");
 /// Faults journaled and not yet acked.

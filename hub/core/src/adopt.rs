@@ -55,6 +55,7 @@ pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentCha
         level: open.map_or(Level::P2, |open| open.level).max(level.unwrap_or(Level::P2)),
         manual: open.map_or(level.is_none(), |open| open.manual),
         fault_keys: command.fault_keys.clone(),
+        asked_keys: if state == IncidentState::Draining { command.fault_keys.clone() } else { Vec::new() },
         reason: format!(
             "taken over with command {}, which its cluster showed and this database had lost: {}",
             command.id, command.reason

@@ -85,6 +85,8 @@ pub struct IncidentChange {
     pub manual: bool,
     /// The faults it holds now.
     pub fault_keys: Vec<FaultKey>,
+    /// Those of them that have asked for an eviction, in this decision or before.
+    pub asked_keys: Vec<FaultKey>,
     /// Why it stands there, with numbers.
     pub reason: String,
 }

@@ -264,6 +264,8 @@ pub struct Incident {
     pub policy_revision: u64,
     /// The faults it holds.
     pub fault_keys: Vec<FaultKey>,
+    /// Those of them that have asked for an eviction in a decision before: a person has been called for them, or a drain made.
+    pub asked_keys: Vec<FaultKey>,
     /// It holds a place in the budgets.
     pub held: bool,
     /// Merged record of what we changed on the node.

@@ -140,6 +140,7 @@ pub(crate) fn incident(state: IncidentState, faults: &[KnownFault]) -> Incident 
         decision_no: 1,
         policy_revision: 1,
         fault_keys: faults.iter().map(|fault| fault.key).collect(),
+        asked_keys: faults.iter().map(|fault| fault.key).collect(),
         held: true,
         undo: Undo::default(),
         reason: String::new(),

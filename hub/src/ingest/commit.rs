@@ -199,12 +199,8 @@ async fn take(
 /// A spoke speaks only for its own cluster: the key that it gives must be the one that its fault has there.
 fn believe(cluster: &ClusterId, wire: &v1::Fault) -> Result<Fault, String> {
     let fault = Fault::try_from(wire.clone()).map_err(|error| error.to_string())?;
-    let derived = fault.derived_key(cluster);
-    if derived == fault.key {
-        Ok(fault)
-    } else {
-        Err(format!("its key {} is not the one that it has in cluster {cluster}: {derived}", fault.key))
-    }
+    let key = fault.key;
+    fault.of_cluster(cluster).map_err(|derived| format!("its key {key} is not the one that it has in cluster {cluster}: {derived}"))
 }
 
 /// Stores what is new in the sights. What everybody knows takes no lock. A fault of which nothing was known changes nothing

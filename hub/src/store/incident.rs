@@ -38,11 +38,13 @@ macro_rules! decided {
             " RETURNING 1), \
              d AS (INSERT INTO decisions (cluster_id, incident_id, decision_no, outcome, reason, reasons, level, state_after, policy_revision, \
                  policy_digest, decided_at) VALUES ($1, $2, $10, $14, $15, $16, $5, $7, $11, $17, $8)), \
-             f AS (INSERT INTO incident_faults AS f (cluster_id, incident_id, fault_key, episode, level, verdict, added_at, node_uid) \
-                 SELECT $1, $2, e.*, $8, $3 FROM unnest($18::bytea[], $19::int[], $20::text[], $21::text[]) AS e (fault_key, episode, level, verdict) \
+             f AS (INSERT INTO incident_faults AS f (cluster_id, incident_id, fault_key, episode, level, verdict, asked, added_at, node_uid) \
+                 SELECT $1, $2, e.*, $8, $3 FROM unnest($18::bytea[], $19::int[], $20::text[], $21::text[], $22::bool[]) \
+                     AS e (fault_key, episode, level, verdict, asked) \
                  WHERE NOT EXISTS (SELECT FROM incident_faults k WHERE k.cluster_id = $1 AND k.incident_id = $2 \
-                     AND k.fault_key = e.fault_key AND k.episode = e.episode AND k.level = e.level AND k.verdict = e.verdict) \
-                 ON CONFLICT (cluster_id, incident_id, fault_key, episode) DO UPDATE SET level = excluded.level, verdict = excluded.verdict) \
+                     AND k.fault_key = e.fault_key AND k.episode = e.episode AND k.level = e.level AND k.verdict = e.verdict AND k.asked >= e.asked) \
+                 ON CONFLICT (cluster_id, incident_id, fault_key, episode) DO UPDATE SET level = excluded.level, verdict = excluded.verdict, \
+                     asked = f.asked OR excluded.asked) \
              SELECT count(*) FROM i"
         )
     };
@@ -123,6 +125,7 @@ async fn write(
         .bind(held.iter().map(|fault| i32::try_from(fault.episode).unwrap_or(i32::MAX)).collect::<Vec<_>>())
         .bind(held.iter().map(|fault| verdict(fault).map_or("P2", |verdict| verdict.level.as_str())).collect::<Vec<_>>())
         .bind(held.iter().map(|fault| verdict(fault).map_or("", |verdict| verdict.reason.as_str())).collect::<Vec<_>>())
+        .bind(held.iter().map(|fault| change.asked_keys.contains(&fault.key)).collect::<Vec<_>>())
         .fetch_one(conn)
         .await
 }

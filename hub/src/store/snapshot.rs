@@ -222,6 +222,8 @@ async fn story(
          EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = $2) AS held, \
          ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \
            AND f.incident_id = i.incident_id ORDER BY 1) AS fault_keys, \
+         ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \
+           AND f.incident_id = i.incident_id AND f.asked ORDER BY 1) AS asked_keys, \
          w.incident_id AS cooldown_incident, w.state AS cooldown_state, w.until_at AS cooldown_until, \
          ARRAY (SELECT min(m.created_at) FROM commands m WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.created_at >= $3 \
            AND m.action IN ('mark', 'evict') AND m.incident_id IS DISTINCT FROM i.incident_id AND m.started_at IS NOT NULL \
@@ -296,6 +298,7 @@ fn incident(row: IncidentRow) -> Result<Incident, Error> {
         decision_no: u32::try_from(row.decision_no).unwrap_or(0),
         policy_revision: natural(row.policy_revision),
         fault_keys: row.fault_keys.iter().map(key).collect::<Result<_, _>>()?,
+        asked_keys: row.asked_keys.iter().map(key).collect::<Result<_, _>>()?,
         held: row.held,
         undo: Undo::default(),
         reason: row.reason,

@@ -87,6 +87,7 @@ async fn decided(world: &World, id: IncidentId, decision_no: u32) -> Result<(), 
         level: Level::P1,
         manual: false,
         fault_keys: Vec::new(),
+        asked_keys: Vec::new(),
         reason: "test".to_owned(),
     };
     let decision = Decision::nothing(1);

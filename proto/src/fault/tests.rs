@@ -72,3 +72,23 @@ fn a_zero_byte_in_any_text_is_refused_with_its_field() {
         assert!(matches!(Fault::try_from(wire), Err(Error::Id(_))));
     }
 }
+
+#[test]
+fn a_fault_of_a_gpu_without_a_slot_under_the_key_that_all_of_them_share_is_taken_for_one_of_the_node() {
+    let cluster = ClusterId::parse("c1").unwrap();
+    let keyed = |gpu: GpuRef, as_of: Option<&GpuRef>| {
+        let mut fault = Fault { gpu: as_of.cloned(), ..fault() };
+        fault.key = fault.derived_key(&cluster);
+        Fault { gpu: Some(gpu), ..fault }
+    };
+    let slotless = GpuRef { slot: None, uuid: GpuUuid::parse("GPU-1").ok(), model: "H100".into() };
+    let own = keyed(slotless.clone(), Some(&slotless));
+    assert_eq!(own.clone().of_cluster(&cluster), Ok(own));
+    let shared = keyed(slotless.clone(), None);
+    assert_eq!(shared.clone().of_cluster(&cluster), Ok(Fault { gpu: None, ..shared.clone() }));
+    let elsewhere = ClusterId::parse("c2").unwrap();
+    assert_eq!(shared.clone().of_cluster(&elsewhere), Err(shared.derived_key(&elsewhere)));
+    let slotted = fault().gpu.unwrap();
+    let wrong = keyed(slotted, None);
+    assert_eq!(wrong.clone().of_cluster(&cluster), Err(wrong.derived_key(&cluster)), "who knows the slot keys by it");
+}

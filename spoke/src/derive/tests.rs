@@ -348,3 +348,13 @@ async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for
         assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
     }
 }
+
+#[tokio::test]
+async fn what_was_held_of_a_node_and_cannot_be_read_at_a_start_is_counted() {
+    let cluster = TestCluster::new().await;
+    cluster.journal.hold(vec![("uid-n1".to_owned(), Bytes::from_static(b"{\"format\":9}"))]).await;
+    cluster.journal.close().await.unwrap();
+    let again = TestCluster::with_journal(cluster.dir, crate::journal::Limits::default()).await;
+    let told = again.metrics.render();
+    assert!(told.contains("gpu_selfhealing_spoke_memories_lost_total 1"), "{told}");
+}

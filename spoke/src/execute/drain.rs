@@ -28,14 +28,10 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use self::{
-    evict::Outcome,
-    jobs::{Jobs, returns},
-    scope::Scope,
-};
+use self::{evict::Outcome, jobs::Jobs, scope::Scope};
 use super::{Ctx, guard::Halt, notify, run::Run};
 use crate::{
-    events::Kind,
+    events::{Kind, Moment},
     healaction::PodRecord,
     metrics,
     verify::{hub_now, record_now},
@@ -121,7 +117,7 @@ fn hold_back(run: &mut Run<'_>, plan: &mut Plan) {
     let actions = all.iter().map(|action| &**action);
     let earlier = again::earlier(actions, run.command.target.node.uid.as_str(), &run.command.id.to_string());
     for (owner, told) in again::hold_back(plan, &earlier) {
-        tell(run, &format!("again-{owner}"), told);
+        tell(run, Moment::of("again", &owner), told);
     }
 }
 
@@ -170,7 +166,7 @@ fn gone_before(earlier: Vec<PodRecord>, plan: &Plan) -> Vec<PodRecord> {
 
 /// Whoever was at work before saw it come after the drain had begun: it was none of the plan's, and does not become one.
 fn came_later(earlier: &[PodRecord], pod: &PodFacts) -> bool {
-    earlier.iter().any(|record| record.uid == pod.uid && returns::came_later(record))
+    earlier.iter().any(|record| record.uid == pod.uid && record.came_later)
 }
 
 fn uid(pod: &PodFacts) -> &str {
@@ -213,7 +209,7 @@ impl Work {
             let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
             self.jobs.age(Instant::now(), node.is_some_and(|node| look::kubelet_silent(&node)));
             for (owner, told) in self.jobs.take_told() {
-                tell(run, &format!("returns-{owner}"), told);
+                tell(run, Moment::of("returns", &owner), told);
             }
             if Instant::now() >= self.deadline && !self.jobs.settled() {
                 self.past_deadline(run).await?;
@@ -247,7 +243,7 @@ impl Work {
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
-            tell(run, &format!("blocked-{uid}"), blocked);
+            tell(run, Moment::of("blocked", &uid), blocked);
         }
     }
 
@@ -309,9 +305,9 @@ impl Work {
 }
 
 /// An Event on the node, on the side.
-fn tell(run: &mut Run<'_>, what: &str, message: String) {
-    let (events, command, what) = (run.ctx.events.clone(), run.command.clone(), what.to_owned());
-    run.aside(None, async move { events.on_node(&command, &what, Kind::Warning, &message).await });
+fn tell(run: &mut Run<'_>, moment: Moment, message: String) {
+    let (events, command) = (run.ctx.events.clone(), run.command.clone());
+    run.aside(None, async move { events.on_node(&command, &moment, Kind::Warning, &message).await });
 }
 
 fn watch_pods(run: &Run<'_>) -> Events {

@@ -5,7 +5,7 @@
 use gpuheal_proto::command::{Command, Step};
 
 use super::run::Run;
-use crate::events::Kind;
+use crate::events::{Kind, Moment};
 
 /// What the step says until its Event has been answered for.
 pub(super) const UNDER_WAY: &str = "Event under way";
@@ -24,7 +24,7 @@ pub(super) fn notify(run: &mut Run<'_>, message: &str) -> String {
 pub(super) fn tell(run: &mut Run<'_>, what: &'static str, kind: Kind, text: String) {
     let (events, command) = (run.ctx.events.clone(), run.command.clone());
     let step = step_of(run.command);
-    run.aside(step, async move { events.on_node(&command, what, kind, &text).await });
+    run.aside(step, async move { events.on_node(&command, &Moment::once(what), kind, &text).await });
 }
 
 fn step_of(command: &Command) -> Option<usize> {

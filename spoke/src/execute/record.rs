@@ -224,11 +224,7 @@ impl Records {
         let Ok(_alone) = self.collecting.try_lock() else { return };
         self.let_go_of(self.actions.all()).await;
         self.let_go_of_gone_nodes(&self.actions.all()).await;
-        for action in self.actions.all() {
-            let old = runs_out(&action).is_some_and(|expires| now.since(expires) > KEEP);
-            if !old || action.held() || !healaction::is_final(&action) {
-                continue;
-            }
+        for action in may_be_deleted(&self.actions.all(), now) {
             let preconditions = Preconditions { uid: action.metadata.uid.clone(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
             if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.id(), &params)).await {
@@ -236,6 +232,14 @@ impl Records {
             }
         }
     }
+}
+
+/// What has run out, is held by no finalizer, and does not count for who keeps coming back to a node.
+fn may_be_deleted(all: &[Arc<HealAction>], now: Timestamp) -> Vec<&HealAction> {
+    let all = all.iter().map(|action| &**action);
+    let counted = healaction::counted(all.clone());
+    let old = |action: &HealAction| runs_out(action).is_some_and(|expires| now.since(expires) > KEEP);
+    all.filter(|action| old(action) && !action.held() && healaction::is_final(action) && !counted.contains(action.id())).collect()
 }
 
 /// When it runs out: a tombstone of what was not for us knows only when it was made.
@@ -288,6 +292,38 @@ mod tests {
         actions.put(release);
         let told: Vec<_> = records.cordons().into_iter().collect();
         assert_eq!(told, [("u1".to_owned(), true), ("u2".to_owned(), false)]);
+    }
+
+    #[test]
+    fn what_a_loop_is_told_by_is_kept_while_the_mark_stands_however_old_and_deleted_after_its_release() {
+        let now = Timestamp::from_unix_ms(1_764_442_800_000);
+        let old = |mut action: HealAction| {
+            action.spec.expires = "2025-01-01T00:00:00Z".to_owned();
+            action.metadata.finalizers = None;
+            action
+        };
+        let drained = |id: &str, node: &str, plan_revision| {
+            let mut action = old(mark(id, node, plan_revision, ""));
+            let pod = crate::healaction::PodRecord { eviction_calls: 1, ..Default::default() };
+            let step = StepRecord { name: "drain".into(), pods: vec![pod], ..StepRecord::default() };
+            let status = action.status.as_mut().unwrap();
+            (status.undo, status.steps) = (vec![], vec![step]);
+            action
+        };
+        let deleted = |all: &[HealAction]| {
+            let all: Vec<_> = all.iter().cloned().map(Arc::new).collect();
+            may_be_deleted(&all, now).into_iter().map(|action| action.id().to_owned()).collect::<Vec<_>>()
+        };
+        let marked = HealAction { metadata: mark("m", "u1", 1, "").metadata, ..old(mark("m", "u1", 1, "")) };
+        let mut all = vec![marked, drained("a", "u1", 2), drained("b", "u1", 3), drained("elsewhere", "u2", 2)];
+        assert!(all[0].held());
+        assert_eq!(deleted(&all), ["elsewhere"]);
+        let mut release = old(mark("r", "u1", 4, ""));
+        release.spec.action = "release".into();
+        release.status.as_mut().unwrap().undo.clear();
+        release.spec.expires = "2025-11-29T18:00:00Z".to_owned();
+        all.push(release);
+        assert_eq!(deleted(&all), ["a", "b", "elsewhere"], "the release itself has not run out");
     }
 
     #[test]

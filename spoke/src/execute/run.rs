@@ -28,7 +28,7 @@ use super::{
     release, restart,
 };
 use crate::{
-    events::Kind,
+    events::{Kind, Moment},
     healaction::{self, HealAction, HealActionStatus, PodRecord, StepRecord, UndoEntry},
     metrics,
     verify::record_now,
@@ -416,10 +416,11 @@ impl Run<'_> {
         let good = state == CommandState::Succeeded;
         let kind = if good { Kind::Normal } else { Kind::Warning };
         let message = format!("{} of node {} {state}: {reason}", self.command.action(), self.command.target.node.name);
+        let ended = Moment::once("ended");
         // The status is written: whether these come is only logged.
         if !good {
-            let _ = self.ctx.events.on_node(self.command, "ended", kind, &message).await;
+            let _ = self.ctx.events.on_node(self.command, &ended, kind, &message).await;
         }
-        let _ = self.ctx.events.on_action(&self.action, self.command, "ended", kind, &message).await;
+        let _ = self.ctx.events.on_action(&self.action, self.command, &ended, kind, &message).await;
     }
 }

@@ -1,12 +1,19 @@
 //! What the records of a cluster say is ours on its nodes now, and which of them nobody needs any more. Pure. The latest
 //! mark's counts, unless a later release has undone it.
 
-use std::collections::BTreeMap;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use gpuheal_proto::command::{CommandState, Undo};
 use gpuheal_spoke_core::mark::NodeFacts;
 
 use super::{HealAction, StepRecord, is_final, state, undo_of};
+
+/// Records of drains that are kept for each node while a mark stands there: a node has 16 GPUs at most, each with a drain of its own,
+/// and an owner is left alone after three commands. At 16 KiB each they are 768 KiB of what etcd holds.
+const COUNTED_MAX: usize = 48;
 
 /// The record of the mark that stands on each node, by the node's UID.
 #[must_use]
@@ -65,6 +72,32 @@ pub fn may_go<'a>(
     .collect()
 }
 
+/// Ids of the drains by which it is told whose pods keep coming back to a node: of each node that a mark of ours stands on the latest
+/// that evicted anybody, until the release. However long a repair takes, what has come back three times is not evicted once more.
+#[must_use]
+pub fn counted<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone) -> BTreeSet<&'a str> {
+    let (standing, released) = (standing_marks(actions.clone()), released(actions.clone()));
+    let mut drains: BTreeMap<&str, Vec<&HealAction>> = BTreeMap::new();
+    for action in actions.filter(|action| has_evicted(action)) {
+        let node = action.spec.node_uid.as_str();
+        let counts = released.get(node).is_none_or(|released| action.spec.plan_revision > *released);
+        if counts && standing.contains_key(node) {
+            drains.entry(node).or_default().push(action);
+        }
+    }
+    let latest = drains.into_values().flat_map(|mut drains| {
+        drains.sort_by_key(|action| Reverse(action.spec.plan_revision));
+        drains.truncate(COUNTED_MAX);
+        drains
+    });
+    latest.map(HealAction::id).collect()
+}
+
+fn has_evicted(action: &HealAction) -> bool {
+    let pods = action.status.iter().flat_map(|status| &status.steps).flat_map(|step| &step.pods);
+    pods.into_iter().any(|pod| pod.eviction_calls > 0)
+}
+
 /// Marks that are held though all of them has been told: whose release is still to come.
 #[must_use]
 pub fn await_release<'a>(
@@ -112,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::healaction::{HealActionSpec, HealActionStatus, UndoEntry};
+    use crate::healaction::{HealActionSpec, HealActionStatus, PodRecord, UndoEntry};
 
     fn mark(plan_revision: u64, state: CommandState) -> HealAction {
         let field = UndoField {
@@ -179,6 +212,29 @@ mod tests {
     fn a_release_that_failed_lets_no_mark_go_and_one_before_the_mark_neither() {
         assert_eq!(go(&[done(1), release(2, CommandState::Failed)], &["m", "r"]), ["r"]);
         assert_eq!(go(&[done(3), release(2, CommandState::Succeeded)], &["m", "r"]), ["r"]);
+    }
+
+    fn drained(name: &str, plan_revision: u64) -> HealAction {
+        let mut action = named(name, mark(plan_revision, CommandState::Succeeded));
+        action.spec.undo.clear();
+        let pod = PodRecord { eviction_calls: 1, ..PodRecord::default() };
+        let step = StepRecord { name: "drain".into(), pods: vec![pod], ..StepRecord::default() };
+        action.status.as_mut().unwrap().steps.push(step);
+        action
+    }
+
+    #[test]
+    fn drains_count_while_the_mark_stands_and_the_latest_of_too_many() {
+        let some = vec![done(1), drained("a", 2), drained("b", 3), release(9, CommandState::Failed)];
+        let ids = |actions: &[HealAction]| counted(actions.iter()).into_iter().map(ToOwned::to_owned).collect::<Vec<_>>();
+        assert_eq!(ids(&some), ["a", "b"]);
+        assert_eq!(ids(&some[1..]), [""; 0], "there is no mark");
+        assert_eq!(ids(&[some.clone(), vec![release(4, CommandState::Succeeded)]].concat()), [""; 0]);
+        let again = [some, vec![release(4, CommandState::Succeeded), named("m2", done(5)), drained("c", 6)]].concat();
+        assert_eq!(ids(&again), ["c"], "a release counts anew");
+        let many: Vec<_> = (2..62).map(|n| drained(&format!("d{n:02}"), n)).chain([done(1)]).collect();
+        let kept = ids(&many);
+        assert_eq!((kept.len(), kept[0].as_str(), kept[47].as_str()), (COUNTED_MAX, "d14", "d61"));
     }
 
     fn node(plan_revision: &str) -> NodeFacts {

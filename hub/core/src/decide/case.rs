@@ -54,6 +54,13 @@ impl<'a> Case<'a> {
         self.incident().map(|incident| incident.fault_keys.clone()).unwrap_or_default()
     }
 
+    /// Faults among `keys` that have asked for an eviction, now or before.
+    fn keys_asked(&self, keys: &[FaultKey]) -> Vec<FaultKey> {
+        let before = self.incident().map_or(&[][..], |incident| &incident.asked_keys);
+        let now: Vec<FaultKey> = self.judged.iter().filter(|one| one.asks_to_evict()).map(|one| one.fault.key).collect();
+        keys.iter().filter(|key| before.contains(key) || now.contains(key)).copied().collect()
+    }
+
     /// The incident's id: its own, or one made from what opens it.
     pub(super) fn id(&self) -> IncidentId {
         if let Some(incident) = self.incident() {
@@ -134,10 +141,12 @@ impl<'a> Case<'a> {
             self.say(refused.to_string());
             from
         });
+        let asked_keys = self.keys_asked(&keys);
         let differs = |incident: &Incident| {
             incident.state != state
                 || incident.level != level
                 || incident.fault_keys != keys
+                || asked_keys.iter().any(|key| !incident.asked_keys.contains(key))
                 || incident.manual != manual
                 || incident.policy_revision != self.policy.revision
         };
@@ -155,6 +164,7 @@ impl<'a> Case<'a> {
             level,
             manual,
             fault_keys: keys,
+            asked_keys,
             reason,
         };
         self.decision.incident = Some(change);

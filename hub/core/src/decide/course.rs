@@ -213,13 +213,12 @@ impl Case<'_> {
         if waits || (!live && was_more) { IncidentState::Watching } else { IncidentState::Recorded }
     }
 
-    /// Calls a person once; in a Failed incident again for each fault that joins it and would be drained for: nobody else helps
-    /// its users.
+    /// Calls a person once; where nothing more is done until that person comes, again for each fault that asks for an eviction from then
+    /// on, be it new or known and worse by now: nobody else helps its users.
     fn page(&mut self, state: IncidentState, text: String) -> IncidentState {
-        let joins = |one: &Judged<'_>, keys: &[_]| one.want == Some(Action::Evict) && !keys.contains(&one.fault.key);
         let news = self.incident().is_some_and(|incident| {
-            let joined = || self.judged.iter().any(|one| joins(one, &incident.fault_keys));
-            incident.state != state || (state == IncidentState::Failed && joined())
+            let asks_anew = |one: &Judged<'_>| one.asks_to_evict() && !incident.asked_keys.contains(&one.fault.key);
+            incident.state != state || self.judged.iter().any(asks_anew)
         });
         if news {
             self.decision.notify.push(Notice { urgency: Urgency::Page, text });

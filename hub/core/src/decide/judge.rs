@@ -54,6 +54,11 @@ impl Judged<'_> {
         }
     }
 
+    /// It is reason enough for its GPU's users to be moved.
+    pub(super) fn asks_to_evict(&self) -> bool {
+        self.want == Some(Action::Evict)
+    }
+
     /// `xid 79 on GPU 0000:5d:00`.
     pub(super) fn name(&self) -> String {
         name(self.fault)

@@ -167,6 +167,7 @@ pub(super) struct IncidentRow {
     pub(super) opened_at: DateTime<Utc>,
     pub(super) held: bool,
     pub(super) fault_keys: Vec<String>,
+    pub(super) asked_keys: Vec<String>,
 }
 
 #[derive(FromRow)]

@@ -16,6 +16,7 @@ mod xid;
 use gpuheal_proto::{
     bytes_text::clip,
     fault::{FaultClass, Onset, Witness},
+    ids::GpuPlace,
     limits::SOURCE_BYTES_MAX,
     time::Timestamp,
 };
@@ -86,7 +87,7 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
     }
     remember(part, source, page);
     let pulse = pulse(&all);
-    part.exporter.date_users(pulse, now);
+    part.exporter.date_users(pulse, context.settings.stale_after, now);
     if is_frozen(part, pulse, context) {
         context.out.skip(Skip::PageFrozen);
         return;
@@ -102,6 +103,8 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
             None => context.out.skip(Skip::TooManyGpus),
         }
     }
+    part.give_slots_up(now);
+    lost::end_of_replaced(part, context);
     lost::judge(part, source, context);
     look::settle_later(&mut part.known, later, context);
     settle(part, context);
@@ -112,8 +115,9 @@ pub(super) fn take(part: &mut NodePart, source: &Source<'_>, page: &Page<'_>, co
 pub(super) fn learn(part: &mut NodePart, page: &Page<'_>, context: &mut Context<'_>) {
     let places: Vec<Option<usize>> = page.gpus.iter().map(|row| part.place(row, context.now)).collect();
     places.iter().flatten().for_each(|&at| part.gpus[at].seen_at = context.now);
-    part.exporter.date_users(pulse(&Readings::of(page)), context.now);
+    part.exporter.date_users(pulse(&Readings::of(page)), context.settings.stale_after, context.now);
     remember_users(part, &places, page);
+    part.give_slots_up(context.now);
 }
 
 /// Which pods use which GPU. One that the page does not show has no users that anybody knows of.
@@ -270,10 +274,11 @@ fn look_at(
     later: &mut Vec<Unseen>,
     context: &mut Context<'_>,
 ) {
+    let left = part.left_by(at);
     let NodePart { node, known, gpus, .. } = part;
     let gpu = &mut gpus[at];
     let name = std::mem::take(&mut gpu.gpu);
-    let mut look = Look { node, known, gpu: &name, source: source.name, workload, context, later };
+    let mut look = Look { node, known, gpu: &name, left, source: source.name, workload, context, later };
     lost::is_back(gpu, &mut look);
     xid::gauge(gpu, readings, &mut look);
     xid::counts(gpu, readings, &mut look);
@@ -290,19 +295,27 @@ fn look_at(
 }
 
 /// What this page did not show and nobody judged: an event's end is only told by a later boot or another board in the
-/// slot, with the GPU there again and quiet. Anything else that is no longer shown is stale, for nobody can tell.
+/// slot, with the GPU there again and quiet; where the boot has left the slot empty, in another. Anything else that is no longer
+/// shown is stale, for nobody can tell.
 fn settle(part: &mut NodePart, context: &mut Context<'_>) {
     let now = context.now;
     let NodePart { known, gpus, rebooted_at, .. } = part;
+    let all_there = gpus.iter().all(|gpu| gpu.missing == 0);
+    let slotless = gpus.iter().all(|gpu| gpu.gpu.slot.is_none());
     for fault in known.iter_mut() {
         if matches!(fault.class, FaultClass::Alert | FaultClass::NodeCondition | FaultClass::Allocatable | FaultClass::Source) {
             continue;
         }
-        let gpu = fault.place.as_ref().and_then(|place| gpus.iter().find(|gpu| gpu.gpu.is_at(place)));
+        let place = fault.place.as_ref();
+        let gpu = place.and_then(|place| gpus.iter().find(|gpu| gpu.is_at(place)));
+        let left = gpu.is_none() && place.is_some_and(|place| gpus.iter().any(|gpu| gpu.has_left(place)));
         let since = gpu.map_or(*rebooted_at, |gpu| gpu.swapped_at.max(*rebooted_at));
-        let there = match (&fault.place, gpu) {
-            (Some(_), gpu) => gpu.is_some_and(|gpu| gpu.missing == 0),
-            (None, _) => gpus.iter().all(|gpu| gpu.missing == 0),
+        let there = match (place, gpu) {
+            (Some(_), Some(gpu)) => gpu.missing == 0,
+            // The slot of a GPU whose exporter tells none is known to others alone: it is one of those that are there.
+            (Some(GpuPlace::Slot(_)), None) => left || (slotless && all_there),
+            (Some(GpuPlace::Uuid(_)), None) => false,
+            (None, _) => all_there,
         };
         let due: Vec<(Witness, EvidenceState)> = fault
             .sights

@@ -14,6 +14,7 @@ use gpuheal_proto::{
     time::Timestamp,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::known::{Context, Faults};
 use super::outcome::EvidenceState;
@@ -37,8 +38,10 @@ const EVENT_LIFE: Duration = Duration::from_secs(360);
 /// So long an alert is taken to fire that nobody repeated or resolved, where nothing else measures what it says. Longer
 /// than Alertmanager's repeat interval of 4 h; a resolve may be lost.
 const ALERT_LIFE: Duration = Duration::from_secs(16_200);
-/// Version of what is written. Another one is not read: the node begins anew.
+/// Version of what is written. [`BY_SLOT`] is read too; any other is not, and the node begins anew.
 const FORMAT: u32 = 2;
+/// The version that knew faults by their slot alone.
+const BY_SLOT: u32 = 1;
 
 /// Why bytes are no part.
 #[derive(Debug, thiserror::Error)]
@@ -98,17 +101,20 @@ pub(super) struct Exporter {
     /// page says it.
     #[serde(skip)]
     pub(super) users_at: Option<Timestamp>,
-    /// The [`Self::pulse`] of that page, also of one that was taken while another replica led.
+    /// The [`Self::pulse`] of the last page and when it was taken, also of one that was taken while another replica led.
     #[serde(skip)]
-    users_pulse: Option<u64>,
+    users_pulse: Option<(u64, Timestamp)>,
 }
 
 impl Exporter {
     /// Dates who uses which GPU by when its page was new: one whose readings have moved since the page before it. One that says
-    /// the same again is that page once more, and of the first one, or one in which nothing moves, nobody knows how old it is.
-    pub(super) fn date_users(&mut self, pulse: Option<u64>, now: Timestamp) {
-        let before = self.users_pulse.or(self.pulse);
-        self.users_pulse = pulse;
+    /// the same again is that page once more. Of the first one, of one in which nothing moves, and of one that follows after more
+    /// than `stale_after` without any, nobody knows how old it is: it may have moved once while nobody asked, and stood still since.
+    pub(super) fn date_users(&mut self, pulse: Option<u64>, stale_after: Duration, now: Timestamp) {
+        let young = |at: &Timestamp| now.since(*at) <= stale_after;
+        let held = self.pulse.zip(self.page_at);
+        let before = self.users_pulse.or(held).filter(|(_, at)| young(at)).map(|(before, _)| before);
+        self.users_pulse = pulse.map(|pulse| (pulse, now));
         if pulse.is_none() {
             self.users_at = None;
         } else if before.is_some() && before != pulse {
@@ -145,6 +151,15 @@ pub(super) struct HeldGpu {
     /// On how many usable pages in a row it was missing.
     pub(super) missing: u32,
     pub(super) seen_at: Timestamp,
+    /// When it was first seen; the epoch: before that was written down.
+    #[serde(default)]
+    pub(super) came_at: Timestamp,
+    /// The node was booted since a page told which board sits where: a boot may number the bus anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) in_doubt: bool,
+    /// The slot in which it was before a boot numbered the bus anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    was_at: Option<GpuSlot>,
     /// When another board was first seen in its slot; the epoch: never.
     pub(super) swapped_at: Timestamp,
     /// Last Xid by MIG instance: 0 is the whole GPU, n + 1 instance n.
@@ -192,8 +207,16 @@ impl NodePart {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
-        let part: Self = serde_json::from_slice(&packed::unpack(bytes)?)?;
-        if part.format == FORMAT { Ok(part) } else { Err(RestoreError::Format { got: part.format }) }
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let json = packed::unpack(bytes)?;
+        match serde_json::from_slice::<Head>(&json)?.format {
+            FORMAT => Ok(serde_json::from_slice(&json)?),
+            BY_SLOT => Ok(serde_json::from_value(of_slots(serde_json::from_slice(&json)?))?),
+            got => Err(RestoreError::Format { got }),
+        }
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -207,6 +230,7 @@ impl NodePart {
             self.rebooted_at = now;
             self.forget_predecessors();
             self.exporter.users_at = None;
+            self.gpus.iter_mut().for_each(|gpu| gpu.in_doubt = true);
         }
         if self.node != *node {
             let boot_id = if node.boot_id.is_empty() { self.node.boot_id.clone() } else { node.boot_id.clone() };
@@ -226,7 +250,7 @@ impl NodePart {
 
     /// See [`super::Held::again`].
     pub(super) fn again(&mut self, tells: impl Fn(Witness) -> bool) -> Vec<Fault> {
-        let gpus: Vec<GpuRef> = self.gpus.iter().map(|held| held.gpu.clone()).collect();
+        let gpus: Vec<GpuRef> = self.gpus.iter().map(HeldGpu::sure).collect();
         let gpu = |place: &GpuPlace| {
             let named = || match place.clone() {
                 GpuPlace::Slot(slot) => GpuRef { slot: Some(slot), ..GpuRef::default() },
@@ -246,7 +270,7 @@ impl NodePart {
 
     /// The GPUs that the last page had.
     pub(super) fn present(&self) -> Vec<GpuRef> {
-        self.gpus.iter().filter(|gpu| gpu.missing == 0).map(|gpu| gpu.gpu.clone()).collect()
+        self.gpus.iter().filter(|gpu| gpu.missing == 0).map(HeldGpu::sure).collect()
     }
 
     /// Which pods use which GPU, by a page that was new not long ago.
@@ -257,22 +281,24 @@ impl NodePart {
             let Some(uuid) = &gpu.gpu.uuid else { continue };
             // One that is lost is known, and who used it is not.
             users.shows(uuid.as_str());
-            let shown = gpu.missing == 0;
+            let shown = gpu.missing == 0 && !gpu.in_doubt;
             gpu.users.iter().filter(|_| shown).for_each(|pod| users.uses(pod, uuid.as_str()));
         }
         if users.is_empty() { Err(Unknown::NamesNoPods) } else { Ok(users) }
     }
 
-    /// The GPU that another source names. By slot or UUID and never by index, which a reboot may change.
+    /// The GPU that another source names. By slot or UUID and never by index, which a reboot may change. What the source says of it
+    /// counts; only what it does not say is added, and that only while it is known which board sits where.
     pub(super) fn named(&self, uuid: Option<&str>, slot: Option<&GpuSlot>) -> Option<GpuRef> {
-        let same_uuid = |gpu: &&HeldGpu| uuid.is_some() && gpu.gpu.uuid.as_ref().map(GpuUuid::as_str) == uuid;
-        let same_slot = |gpu: &&HeldGpu| slot.is_some() && gpu.gpu.slot.as_ref() == slot;
-        let held = self.gpus.iter().find(same_slot).or_else(|| self.gpus.iter().find(same_uuid));
-        if let Some(held) = held {
-            return Some(held.gpu.clone());
-        }
-        let named = GpuRef { slot: slot.cloned(), uuid: uuid.and_then(|uuid| GpuUuid::parse(uuid).ok()), model: String::new() };
-        (named != GpuRef::default()).then_some(named)
+        let uuid = uuid.and_then(|uuid| GpuUuid::parse(uuid).ok());
+        let known = |gpu: &&HeldGpu| match (&uuid, slot) {
+            (Some(uuid), _) => gpu.gpu.uuid.as_ref() == Some(uuid),
+            (None, Some(slot)) => gpu.gpu.slot.as_ref() == Some(slot) && !gpu.in_doubt,
+            (None, None) => false,
+        };
+        let held = self.gpus.iter().find(known).map(HeldGpu::sure).unwrap_or_default();
+        let named = GpuRef { slot: slot.cloned().or(held.slot), uuid: uuid.or(held.uuid), model: held.model };
+        named.is_placed().then_some(named)
     }
 
     /// The place of a page's GPU, added if it is new; `None` when there is no room.
@@ -307,8 +333,48 @@ impl NodePart {
             self.gpus.swap_remove(oldest);
         }
         self.gpus.reserve_exact(1);
-        self.gpus.push(HeldGpu { swapped_at: Timestamp::EPOCH, ..HeldGpu::default() });
+        self.gpus.push(HeldGpu { swapped_at: Timestamp::EPOCH, came_at: now, ..HeldGpu::default() });
         Some(self.gpus.len() - 1)
+    }
+
+    /// A slot has one board: those that the page does not show give theirs up to those that it shows there. What is left without
+    /// any name was the same GPU, told by less.
+    pub(super) fn give_slots_up(&mut self, now: Timestamp) {
+        let taken: BTreeSet<GpuSlot> =
+            self.gpus.iter().filter(|gpu| gpu.seen_at == now).filter_map(|gpu| gpu.gpu.slot.clone()).collect();
+        self.gpus.retain_mut(|gpu| {
+            let gives = gpu.seen_at < now && gpu.gpu.slot.as_ref().is_some_and(|slot| taken.contains(slot));
+            if gives {
+                (gpu.gpu.slot, gpu.was_at) = (None, None);
+            }
+            !gives || gpu.gpu.is_placed()
+        });
+    }
+
+    /// The slot that a GPU was in before a boot numbered the bus anew, while nobody is known to be there.
+    pub(super) fn left_by(&self, at: usize) -> Option<GpuRef> {
+        let slot = self.gpus[at].was_at.clone()?;
+        let empty = self.gpus.iter().all(|gpu| gpu.gpu.slot.as_ref() != Some(&slot));
+        empty.then(|| GpuRef { slot: Some(slot), ..GpuRef::default() })
+    }
+
+    /// Forgets boards that others have replaced, and tells which: of a board that has no slot nobody says who sits there now. It is
+    /// replaced when it was not seen since a boot on `pages` pages, and as many boards came since that boot as are missing in all:
+    /// with fewer nobody can tell which of them are lost.
+    pub(super) fn take_replaced(&mut self, pages: u32, now: Timestamp) -> BTreeSet<GpuUuid> {
+        let booted = self.rebooted_at;
+        let came = self.gpus.iter().filter(|gpu| gpu.seen_at == now && gpu.came_at >= booted).count();
+        let missing = self.gpus.iter().filter(|gpu| gpu.seen_at < now).count();
+        let mut replaced = BTreeSet::new();
+        if missing > 0 && came >= missing {
+            self.gpus.retain(|gpu| {
+                let gone = gpu.missing >= pages && gpu.seen_at < booted && gpu.gpu.slot.is_none();
+                let uuid = gpu.gpu.uuid.as_ref().filter(|_| gone);
+                replaced.extend(uuid.cloned());
+                uuid.is_none()
+            });
+        }
+        replaced
     }
 
     /// What time alone changes: an exporter that fell silent makes stale what it told, an event ends being seen.
@@ -345,6 +411,18 @@ impl NodePart {
     }
 }
 
+/// A part that knew faults by their slot alone, as it is written now. Their keys are the same. Were it forgotten, what only the kernel's
+/// log or a pod has told would have no end any more: nothing finds it again.
+fn of_slots(mut part: Value) -> Value {
+    part["format"] = FORMAT.into();
+    for known in part["known"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(slot) = known.remove("slot").filter(|slot| !slot.is_null()) {
+            known.insert("place".to_owned(), json!({"slot": slot}));
+        }
+    }
+    part
+}
+
 /// A cleared event stays cleared; a cleared reading is worth no more than its source is fresh.
 fn is_live(state: EvidenceState, witness: Witness) -> bool {
     state == EvidenceState::Seen || super::known::measures(witness)
@@ -379,17 +457,39 @@ impl HeldGpu {
         self.was_cool = false;
     }
 
+    /// As it is known since the last boot: which board it is, and not where it sits, until a page has told that anew.
+    fn sure(&self) -> GpuRef {
+        let doubtful = self.in_doubt && self.gpu.uuid.is_some();
+        GpuRef { slot: self.gpu.slot.clone().filter(|_| !doubtful), ..self.gpu.clone() }
+    }
+
+    /// Whether what is told of that place is about it, also where a source has told of it by its UUID alone.
+    pub(super) fn is_at(&self, place: &GpuPlace) -> bool {
+        match place {
+            GpuPlace::Slot(slot) => self.gpu.slot.as_ref() == Some(slot),
+            GpuPlace::Uuid(uuid) => self.gpu.uuid.as_ref() == Some(uuid),
+        }
+    }
+
+    /// Whether it was in that place until a boot numbered the bus anew, and was seen elsewhere since.
+    pub(super) fn has_left(&self, place: &GpuPlace) -> bool {
+        matches!(place, GpuPlace::Slot(slot) if self.was_at.as_ref() == Some(slot)) && self.missing == 0 && !self.in_doubt
+    }
+
     fn identify(&mut self, uuid: Option<GpuUuid>, slot: Option<GpuSlot>, row: &GpuRow<'_>, now: Timestamp) {
         let swapped = matches!((&self.gpu.uuid, &uuid), (Some(was), Some(is)) if was != is);
         if swapped {
             self.forget();
-            self.swapped_at = now;
+            (self.swapped_at, self.was_at) = (now, None);
         }
+        // A page that tells less than is known leaves open whether the rest is still so.
+        let all = (uuid.is_some() || self.gpu.uuid.is_none()) && (slot.is_some() || self.gpu.slot.is_none());
+        self.in_doubt &= !all;
         if uuid.is_some() && self.gpu.uuid != uuid {
             self.gpu.uuid = uuid;
         }
         if slot.is_some() && self.gpu.slot != slot {
-            self.gpu.slot = slot;
+            self.was_at = std::mem::replace(&mut self.gpu.slot, slot);
         }
         if let Some(model) = row.model
             && self.gpu.model != model

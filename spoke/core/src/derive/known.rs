@@ -124,15 +124,17 @@ impl Faults {
         self.known.iter().filter(move |known| stands(known) || known.told_at >= cleared).map(Known::evidence)
     }
 
-    pub(super) fn find(&mut self, class: FaultClass, code: &str, gpu: Option<&GpuRef>) -> Option<&mut Known> {
-        self.known.iter_mut().find(|known| known.is(class, code, gpu))
+    /// What is known of a GPU's fault: the one of its place, and one that was told by its UUID before its slot was.
+    pub(super) fn find(&mut self, class: FaultClass, code: &str, gpu: Option<&GpuRef>) -> impl Iterator<Item = &mut Known> {
+        self.known.iter_mut().filter(move |known| known.is(class, code, gpu) || known.goes_on_by_uuid(class, code, gpu))
     }
 
     /// Takes a sighting in; puts out a fault if there is anything new in it.
     pub(super) fn report(&mut self, node: &NodeRef, found: &Found<'_>, context: &mut Context<'_>) {
         let code = &*clip_storable(found.code, CODE_BYTES_MAX);
         let now = context.now;
-        let at = match self.known.iter().position(|known| known.is(found.class, code, found.gpu)) {
+        let goes_on = self.known.iter().position(|known| known.goes_on_by_uuid(found.class, code, found.gpu));
+        let at = match goes_on.or_else(|| self.known.iter().position(|known| known.is(found.class, code, found.gpu))) {
             Some(at) => at,
             None => {
                 self.make_room();
@@ -160,7 +162,7 @@ impl Faults {
         state: EvidenceState,
         context: &mut Context<'_>,
     ) {
-        if let Some(known) = self.find(class, &clip_storable(code, CODE_BYTES_MAX), gpu) {
+        for known in self.find(class, &clip_storable(code, CODE_BYTES_MAX), gpu) {
             known.turn(witness, state, context);
         }
     }
@@ -222,6 +224,20 @@ impl Known {
             }
     }
 
+    /// It was told by the GPU's UUID alone, stands still, and now the GPU's slot is told too: the fault goes on under the key that it
+    /// has. Once it is over, the next is of the slot.
+    fn goes_on_by_uuid(&self, class: FaultClass, code: &str, gpu: Option<&GpuRef>) -> bool {
+        let slotted = gpu.filter(|gpu| gpu.slot.is_some()).and_then(|gpu| gpu.uuid.as_ref());
+        let same = matches!((&self.place, slotted), (Some(GpuPlace::Uuid(known)), Some(uuid)) if known == uuid);
+        same && self.class == class && self.code == code && state(&self.sights) != EvidenceState::Clear
+    }
+
+    /// The GPU as the fault's key names it.
+    fn named(&self, gpu: &GpuRef) -> GpuRef {
+        let by_uuid = matches!(self.place, Some(GpuPlace::Uuid(_)));
+        GpuRef { slot: gpu.slot.clone().filter(|_| !by_uuid), ..gpu.clone() }
+    }
+
     /// Takes the sighting in and tells whether anything is new in it.
     fn see(&mut self, found: &Found<'_>, settings: &Settings, now: Timestamp) -> bool {
         if !self.sights.is_empty() && state(&self.sights) == EvidenceState::Clear {
@@ -267,7 +283,7 @@ impl Known {
         Fault {
             key: self.key,
             node: node.clone(),
-            gpu: found.gpu.cloned(),
+            gpu: found.gpu.map(|gpu| self.named(gpu)),
             class: self.class,
             code: self.code.clone(),
             onset: sight.onset,

@@ -24,9 +24,11 @@ fn any_gpu(index: u8) -> impl Strategy<Value = Option<Gpu>> {
     let xid = prop::sample::select(vec![0_u16, 13, 31, 48, 79]);
     let temp = prop::sample::select(vec![40_u16, 82, 90]);
     let verdict = prop::sample::select(vec![0_u8, 10, 20]);
-    (prop::option::weighted(0.9, 0..2_u8), xid, temp, 0..8_u32, 0..3_u8, 0..2_u8, verdict, 0..3_u16).prop_map(
-        move |(board, xid, temp, count, dbe, remap, verdict, rows)| {
+    let told = (0..3_u16, prop::bool::weighted(0.2));
+    (prop::option::weighted(0.9, 0..2_u8), xid, temp, 0..8_u32, 0..3_u8, 0..2_u8, verdict, told).prop_map(
+        move |(board, xid, temp, count, dbe, remap, verdict, (rows, slotless))| {
             let gpu = gpu(index).board(board? * 16 + index).temp(temp);
+            let gpu = if slotless { gpu.slotless() } else { gpu };
             let gpu = if rows > 0 { gpu.xid(xid) } else { gpu };
             let gpu = if rows > 1 { gpu.count(48, count).row("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", dbe) } else { gpu };
             let gpu = gpu.row("DCGM_FI_DEV_ROW_REMAP_FAILURE", remap);
@@ -183,6 +185,25 @@ fn a_node_that_is_gone_is_forgotten() {
     scene.held.gone(&scene.node.uid);
     assert_eq!((scene.standing(&fault), scene.held.nodes()), (Standing::Unknown, 0));
     assert_eq!(scene.held.node_bytes(&scene.node.uid), Vec::<u8>::new());
+}
+
+#[test]
+fn what_was_written_by_slot_is_carried_over_with_what_only_the_kernels_log_has_told() {
+    let mut scene = Scene::new();
+    scene.page(&[gpu(0).xid(0)]);
+    let line = only(&scene.kernel(&["NVRM: Xid (PCI:0000:10:00): 79, GPU has fallen off the bus."]));
+    let switch = only(&scene.kernel(&["nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 62 LTSSM Fault Up"]));
+    let json = super::packed::unpack(&scene.held.node_bytes(&scene.node.uid)).unwrap();
+    let now = String::from_utf8(json).unwrap();
+    let then =
+        now.replacen("\"format\":2", "\"format\":1", 1).replace("\"place\":{\"slot\":\"0000:10:00\"}", "\"slot\":\"0000:10:00\"");
+    assert!(then.len() < now.len(), "{now}");
+    scene.held.gone(&line.node.uid);
+    scene.held.restore(then.as_bytes()).unwrap();
+    assert_eq!((scene.state(&line), scene.state(&switch)), (EvidenceState::Seen, EvidenceState::Seen));
+    scene.reboot();
+    scene.page(&[gpu(0).xid(0)]);
+    assert_eq!((scene.state(&line), scene.state(&switch)), (EvidenceState::Clear, EvidenceState::Clear), "and it has its end");
 }
 
 #[test]

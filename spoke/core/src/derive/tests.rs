@@ -5,5 +5,6 @@ mod exporter;
 mod kernel;
 mod memory;
 mod node;
+mod places;
 mod source;
 mod thermal;

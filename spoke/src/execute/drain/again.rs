@@ -2,13 +2,12 @@
 //! the node, and evicting them for ever helps nobody. Pure: reads what the cluster's records say, and holds back. A pod that
 //! an earlier command has met, and that a budget kept there, has not come back.
 //!
-//! Within one drain [`returns`](super::jobs::returns) does the same.
+//! Within one drain `jobs::returns` does the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_spoke_core::drain::{Plan, PodFacts, pod::Owner};
 
-use super::jobs::returns;
 use crate::healaction::{self, HealAction, PodRecord};
 
 /// Commands that may evict pods of one owner from a node, with new ones there after each, before it is released. The first moves its
@@ -36,7 +35,7 @@ pub(super) fn earlier<'a>(actions: impl Iterator<Item = &'a HealAction> + Clone,
 fn of(action: &HealAction) -> Earlier {
     let pods = || action.status.iter().flat_map(|status| &status.steps).flat_map(|step| &step.pods);
     let owners = pods().filter(|pod| was_evicted(pod)).map(|pod| pod.owner_uid.clone()).filter(|owner| !owner.is_empty());
-    let there = pods().chain(&action.spec.pods).filter(|pod| !returns::came_later(pod)).map(|pod| pod.uid.clone());
+    let there = pods().chain(&action.spec.pods).filter(|pod| !pod.came_later).map(|pod| pod.uid.clone());
     Earlier { evicted: owners.collect(), there: there.collect() }
 }
 
@@ -129,7 +128,7 @@ mod tests {
     fn one_that_was_seen_to_come_later_has_come_back_and_a_refused_eviction_is_none() {
         let mut all: Vec<_> = (1..=3).map(|n| drained(n, &[(&format!("gone-{n}"), "gone"), ("back", "skipped")])).collect();
         for action in &mut all {
-            action.status.as_mut().unwrap().steps[0].pods[1].reason = "came after the drain began: one of CloneSet ml/web".into();
+            action.status.as_mut().unwrap().steps[0].pods[1].came_later = true;
         }
         assert_eq!(held(&all, &[planned("o1", "back")]), ["back"]);
         let refused: Vec<_> = (1..=3).map(|n| drained(n, &[("a", "blocked")])).collect();

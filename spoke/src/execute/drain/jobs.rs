@@ -1,6 +1,6 @@
 //! The pods of one drain and where each stands. No IO: told what happened and what time it is, says what is due.
 
-pub(super) mod returns;
+mod returns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -450,6 +450,7 @@ fn record(pod: &PodFacts, state: &str, reason: String, eviction_calls: u32) -> P
         state: state.to_owned(),
         reason,
         spared: false,
+        came_later: false,
         eviction_calls,
         owner_uid: pod.owner.as_ref().map(|owner| owner_uid(&owner.uid)).unwrap_or_default(),
     }

@@ -83,6 +83,7 @@ impl Memory {
             opened_at: now,
             closed_at: None,
             faults: Default::default(),
+            asked: Default::default(),
             decisions: Default::default(),
         });
         if incident.state != change.state {

@@ -124,6 +124,7 @@ impl Memory {
                 opened_at: now,
                 closed_at: change.state.closed().then_some(now),
                 faults: Default::default(),
+                asked: Default::default(),
                 decisions: Default::default(),
             };
             if cluster.incidents.insert(change.id, incident).is_some() {
@@ -151,6 +152,7 @@ impl Memory {
             incident.closed_at = change.state.closed().then_some(now);
         }
         incident.decisions.insert(change.decision_no, change.level);
+        incident.asked.extend(&change.asked_keys);
         for fault in snapshot.faults.iter().filter(|fault| change.fault_keys.contains(&fault.key)) {
             let verdict = decision.verdicts.iter().find(|verdict| verdict.key == fault.key);
             let level = verdict.map_or(Level::P2, |verdict| verdict.level);

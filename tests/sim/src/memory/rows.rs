@@ -192,6 +192,8 @@ pub struct Incident {
     pub closed_at: Option<Timestamp>,
     /// Episodes that it holds, with level and since when.
     pub faults: BTreeMap<(FaultKey, u32), (Level, Timestamp)>,
+    /// Those of its faults that have asked for an eviction.
+    pub(super) asked: BTreeSet<FaultKey>,
     /// Level of each of its decisions.
     pub(super) decisions: BTreeMap<u32, Level>,
 }

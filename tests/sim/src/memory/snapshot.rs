@@ -143,6 +143,7 @@ fn told_of(cluster: &Cluster, row: &Incident, undo: Undo) -> snapshot::Incident 
         decision_no: row.decision_no,
         policy_revision: row.policy_revision,
         fault_keys,
+        asked_keys: row.asked.iter().copied().collect(),
         held: cluster.holds.contains_key(&row.node.uid),
         undo,
         reason: row.reason.clone(),

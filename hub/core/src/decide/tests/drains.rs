@@ -244,14 +244,45 @@ fn a_fault_that_joins_a_failed_incident_and_would_be_drained_for_pages_once_more
     let mut story = drained(both.clone(), &[(Some(a), CommandState::Failed)]);
     let incident = story.incident.as_mut().unwrap();
     incident.state = IncidentState::Failed;
-    incident.fault_keys = vec![both[0].key];
+    (incident.fault_keys, incident.asked_keys) = (vec![both[0].key], vec![both[0].key]);
     let pages = |story: &Snapshot| {
         let notices = decide(story, &policy(Mode::Approve), now()).notify;
         notices.iter().filter(|notice| notice.urgency == Urgency::Page && notice.text.starts_with("drain failed")).count()
     };
     assert_eq!(pages(&story), 1);
-    story.incident.as_mut().unwrap().fault_keys.push(both[1].key);
+    let change = decide(&story, &policy(Mode::Approve), now()).incident.unwrap();
+    let incident = story.incident.as_mut().unwrap();
+    (incident.fault_keys, incident.asked_keys) = (change.fault_keys, change.asked_keys);
     assert_eq!(pages(&story), 0, "it is known by now");
+}
+
+#[test]
+fn a_fault_that_joined_a_failed_incident_before_it_asked_for_an_eviction_pages_once_when_it_does() {
+    let (a, b) = (gpu(A), gpu(B));
+    let warm = fault_on(Some(b), FaultClass::Thermal, "warn", Witness::ExporterGauge, Onset::Edge);
+    let (young, old) = (KnownFault { first_at: at(-10), ..warm.clone() }, KnownFault { first_at: at(-900), ..warm });
+    for spent in [false, true] {
+        let ended = if spent { CommandState::Succeeded } else { CommandState::Failed };
+        let mut story = drained(vec![lost(Some(a.clone())), young.clone()], &[(Some(a.clone()), ended)]);
+        let last = if spent { IncidentState::Escalated } else { IncidentState::Failed };
+        story.attempts = if spent { vec![at(-20_000), at(-15_000), at(-10_000)] } else { vec![] };
+        let first = story.faults[0].key;
+        let incident = story.incident.as_mut().unwrap();
+        (incident.state, incident.fault_keys, incident.asked_keys) = (last, vec![first], vec![first]);
+        let mut pages = Vec::new();
+        for fault in [&young, &young, &old, &old] {
+            story.faults[1] = fault.clone();
+            let decision = decide(&story, &policy(Mode::Approve), now());
+            assert_eq!((drains(&decision), state(&decision)), (0, last), "{decision:?}");
+            let pages_for = |notice: &&Notice| notice.urgency == Urgency::Page && !notice.text.contains("; incident ");
+            pages.push(decision.notify.iter().filter(pages_for).count());
+            let change = decision.incident.unwrap();
+            assert!(change.changed || pages.last() == Some(&0), "what nobody stores would come at each look");
+            let incident = story.incident.as_mut().unwrap();
+            (incident.fault_keys, incident.asked_keys) = (change.fault_keys, change.asked_keys);
+        }
+        assert_eq!(pages, [0, 0, 1, 0], "spent: {spent}");
+    }
 }
 
 #[test]

@@ -162,6 +162,7 @@ impl World {
             decision_no: change.decision_no,
             policy_revision: decision.policy_revision,
             fault_keys: change.fault_keys.clone(),
+            asked_keys: change.asked_keys.clone(),
             held,
             undo: Default::default(),
             reason: change.reason.clone(),

@@ -9,6 +9,8 @@ pub(super) struct Look<'l, 'c> {
     pub(super) node: &'l NodeRef,
     pub(super) known: &'l mut Faults,
     pub(super) gpu: &'l GpuRef,
+    /// The place that it has left empty: what this GPU does not show any more is over there too.
+    pub(super) left: Option<GpuRef>,
     pub(super) source: &'l str,
     pub(super) workload: &'l str,
     pub(super) context: &'l mut Context<'c>,
@@ -28,8 +30,9 @@ pub(super) struct Unseen {
 /// Takes in what no GPU of the page showed.
 pub(super) fn settle_later(known: &mut Faults, later: Vec<Unseen>, context: &mut Context<'_>) {
     for Unseen { class, code, witness, state } in later {
-        let shown = known.find(class, &code, None).and_then(|fault| fault.sights.get(&witness));
-        if shown.is_some_and(|sight| sight.last < context.now) {
+        let shown =
+            known.find(class, &code, None).any(|fault| fault.sights.get(&witness).is_some_and(|sight| sight.last < context.now));
+        if shown {
             known.unseen(class, &code, None, witness, state, context);
         }
     }
@@ -65,24 +68,26 @@ impl Look<'_, '_> {
     pub(super) fn unseen(&mut self, class: FaultClass, code: &str, witness: Witness, state: EvidenceState) {
         if self.gpu.is_placed() {
             self.known.unseen(class, code, Some(self.gpu), witness, state, self.context);
-        } else if self.known.find(class, code, None).is_some() {
+        } else if self.known.find(class, code, None).next().is_some() {
             self.later.push(Unseen { class, code: code.to_owned(), witness, state });
         }
     }
 
     pub(super) fn clear(&mut self, class: FaultClass, code: &str, witness: Witness) {
         self.unseen(class, code, witness, EvidenceState::Clear);
+        if self.left.is_some() {
+            self.known.unseen(class, code, self.left.as_ref(), witness, EvidenceState::Clear, self.context);
+        }
     }
 
     /// The source said again what it said before.
     pub(super) fn still(&mut self, class: FaultClass, code: &str, witness: Witness) {
-        let known = self.known.find(class, code, Some(self.gpu));
-        if let Some(sight) = known.and_then(|known| known.sights.get_mut(&witness)) {
+        for sight in self.known.find(class, code, Some(self.gpu)).filter_map(|known| known.sights.get_mut(&witness)) {
             sight.checked = self.context.now;
         }
     }
 
     pub(super) fn is_known(&mut self, class: FaultClass, code: &str) -> bool {
-        self.known.find(class, code, Some(self.gpu)).is_some()
+        self.known.find(class, code, Some(self.gpu)).next().is_some()
     }
 }

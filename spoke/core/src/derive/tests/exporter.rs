@@ -279,6 +279,31 @@ fn a_page_that_stands_still_is_as_old_as_when_it_was_new_for_the_leader_and_for_
 }
 
 #[test]
+fn a_page_that_moved_once_while_nobody_asked_and_stood_still_since_tells_of_no_pod() {
+    for restarts in [false, true] {
+        for learns in [false, true] {
+            let mut scene = Scene::new();
+            scene.page_of_energy(1, &[used(0, "a")]);
+            scene.page_of_energy(2, &[used(0, "a")]);
+            if restarts {
+                scene.restart();
+            }
+            scene.wait_s(3_600);
+            let look = |scene: &mut Scene, energy| match learns {
+                true => scene.learn(energy, &[used(0, "a")]),
+                false => drop(scene.page_of_energy(energy, &[used(0, "a")])),
+            };
+            for _ in 0..4 {
+                look(&mut scene, 3);
+                assert_eq!(users(&scene), Err(Unknown::NoPage), "restarts: {restarts}, learns: {learns}");
+            }
+            look(&mut scene, 4);
+            assert!(users(&scene).is_ok(), "now it was seen to move");
+        }
+    }
+}
+
+#[test]
 fn a_page_in_which_nothing_moves_tells_of_no_pod() {
     let mut scene = Scene::new();
     let row = format!("DCGM_FI_DEV_XID_ERRORS{{gpu=\"0\",UUID=\"{}\",namespace=\"ml\",pod=\"a\"}} 0\n", uuid(0));

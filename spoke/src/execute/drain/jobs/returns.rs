@@ -18,8 +18,6 @@ const RETURNS_MAX: usize = 3;
 const UIDS_MAX: usize = 512;
 /// Owners that are watched: a node has 16 GPUs at most, and seven slices of each.
 const OWNERS_MAX: usize = 128;
-/// How the reason of such a pod's record begins: whoever takes the drain up knows by it that it was none of the plan's.
-const CAME_LATER: &str = "came after the drain began";
 
 /// All of one drain, by their owner's UID.
 #[derive(Debug, Default)]
@@ -107,13 +105,12 @@ impl Returns {
     /// Of those that are here.
     pub(super) fn records(&self) -> Vec<PodRecord> {
         let here = self.0.values().flat_map(|returned| returned.here.values().map(|pod| (pod, &returned.owner)));
-        here.map(|(pod, owner)| record(pod, "skipped", format!("{CAME_LATER}: one of {owner}"), 0)).collect()
+        let told = |(pod, owner): (&PodFacts, &String)| PodRecord {
+            came_later: true,
+            ..record(pod, "skipped", format!("came after the drain began: one of {owner}"), 0)
+        };
+        here.map(told).collect()
     }
-}
-
-/// Whether a record is that of a pod which came later.
-pub(in super::super) fn came_later(record: &PodRecord) -> bool {
-    record.state == "skipped" && record.reason.starts_with(CAME_LATER)
 }
 
 #[cfg(test)]
@@ -157,7 +154,7 @@ mod tests {
         returns.listed(&["c".to_owned()]);
         let records = returns.records();
         assert_eq!(records.len(), 1);
-        assert!(came_later(&records[0]));
+        assert!(records[0].came_later, "{records:?}");
         returns.left("c");
         assert!(returns.leftovers().is_empty(), "none of them is there");
     }
