@@ -200,7 +200,8 @@ impl Work {
         let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
             self.launch(run).await?;
-            let wake = self.jobs.next_due().unwrap_or(self.deadline).min(self.deadline);
+            let next = [self.jobs.next_due(), run.ctx.kube.patience()].into_iter().flatten().min();
+            let wake = next.unwrap_or(self.deadline).min(self.deadline);
             let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
             tokio::select! {
                 Some(done) = self.calls.join_next() => self.answered(run, done),
@@ -225,10 +226,11 @@ impl Work {
         Ok(())
     }
 
-    /// Asks for every eviction that is due, each after the guard.
+    /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone nobody is due: what
+    /// happens meanwhile is seen.
     async fn launch(&mut self, run: &Run<'_>) -> Result<(), Halt> {
         for uid in self.jobs.due(Instant::now()) {
-            if self.calls.len() >= IN_FLIGHT_MAX {
+            if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() {
                 return Ok(());
             }
             run.guard.pass().await?;

@@ -76,14 +76,25 @@ pub(super) struct Guard<'a> {
 }
 
 impl Guard<'_> {
-    /// Waits for margin, then asks everything.
+    /// Waits for margin and for an API server that wants to be left alone, then asks everything. What comes next is sent at once:
+    /// nothing waits between this and the call.
     pub(super) async fn pass(&self) -> Result<(), Halt> {
-        self.there().await?;
-        while self.still_ours()? < STEP_MARGIN {
-            tokio::time::sleep(MARGIN_RECHECK).await;
+        loop {
+            self.there().await?;
+            let margin = self.still_ours()?;
+            self.in_time()?;
+            self.as_assumed()?;
+            if margin < STEP_MARGIN {
+                tokio::time::sleep(MARGIN_RECHECK).await;
+            } else if let Some(until) = self.ctx.kube.patience() {
+                tokio::select! {
+                    () = tokio::time::sleep_until(until) => {}
+                    () = self.interrupted() => {}
+                }
+            } else {
+                return Ok(());
+            }
         }
-        self.in_time()?;
-        self.as_assumed()
     }
 
     /// Resolves when somebody says stop, or the reign ends: for whoever waits.

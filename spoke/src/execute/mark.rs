@@ -109,7 +109,7 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
     let api: Api<Node> = Api::all(run.ctx.kube.client());
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = run.command.target.node.name.as_str();
-    match run.ctx.kube.call("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
+    match run.ctx.kube.effect("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
         Ok(_) => {
             dies_at!("execute.node-patched");
             Ok(Patched::Yes)

@@ -4,6 +4,7 @@ mod answers;
 mod course;
 mod deadline;
 pub(crate) mod one_gpu;
+mod patience;
 mod returns;
 mod stuck;
 
@@ -18,7 +19,16 @@ use crate::{
 
 pub(crate) fn claims() -> Vec<Claim<World>> {
     // First, what waits longest: for half a minute past a pod's grace.
-    [stuck::claims(), course::claims(), answers::claims(), deadline::claims(), one_gpu::claims(), returns::claims()].concat()
+    [
+        stuck::claims(),
+        patience::claims(),
+        course::claims(),
+        answers::claims(),
+        deadline::claims(),
+        one_gpu::claims(),
+        returns::claims(),
+    ]
+    .concat()
 }
 
 /// A drain of `n1` under way, and its budget has said no.

@@ -43,6 +43,8 @@ pub(super) enum Outcome {
     Throttled {
         wait: Option<Duration>,
     },
+    /// Not asked for: the API server wants to be left alone, since this one's turn came.
+    Unsent,
     ManyBudgets {
         why: String,
     },
@@ -64,7 +66,7 @@ pub(super) enum Outcome {
     },
 }
 
-/// Asks once.
+/// Asks once, and looks once where the answer leaves it open. Neither waits: this is joined when the drain ends.
 pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     if call.doubt {
         return look(kube, &call.pod).await;
@@ -75,6 +77,7 @@ pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     dies_at!("execute.before-evict");
     match kube.raw("evict", request(call)).await {
         Ok(raw) => understand(kube, call, &raw).await,
+        Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) => look_after(kube, call, error.to_string()).await,
     }
 }
@@ -161,7 +164,7 @@ async fn look_after(kube: &Kube, call: &Call, said: String) -> Outcome {
 /// Whose name it is now.
 async fn look(kube: &Kube, pod: &PodFacts) -> Outcome {
     let api: Api<Pod> = Api::namespaced(kube.client(), &pod.namespace);
-    match kube.call("get pod", api.get_opt(&pod.name)).await {
+    match kube.effect("get pod", api.get_opt(&pod.name)).await {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_deref() != Some(&pod.uid) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.deletion_timestamp.is_some() => Outcome::Accepted,
@@ -178,8 +181,9 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
         preconditions: Some(Preconditions { uid: Some(call.pod.uid.clone()), resource_version: None }),
         ..DeleteParams::default()
     };
-    match kube.call("delete pod", api.delete(&call.pod.name, &params)).await {
+    match kube.effect("delete pod", api.delete(&call.pod.name, &params)).await {
         Ok(_) => Outcome::Accepted,
+        Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
         Err(error) if error.transient() => Outcome::Doubt,
         Err(error) => Outcome::Denied { wait: None, why: error.to_string() },
@@ -189,7 +193,7 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
 /// The API server names none of several budgets: find those that match, so that a person knows which to mend.
 async fn name_budgets(kube: &Kube, pod: &PodFacts) -> String {
     let api: Api<PodDisruptionBudget> = Api::namespaced(kube.client(), &pod.namespace);
-    let found: Result<_, Error> = kube.call("list budgets", api.list(&ListParams::default().limit(500))).await;
+    let found: Result<_, Error> = kube.effect("list budgets", api.list(&ListParams::default().limit(500))).await;
     let Ok(found) = found else { return "more than one PodDisruptionBudget matches it".to_owned() };
     let matches = |budget: &PodDisruptionBudget| {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());

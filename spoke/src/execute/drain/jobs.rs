@@ -191,7 +191,11 @@ impl Jobs {
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Asked)?;
         let first = job.reason.is_empty();
         let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
-        job.unanswered = if matches!(outcome, Outcome::Again { .. } | Outcome::Doubt) { job.unanswered + 1 } else { 0 };
+        job.unanswered = match outcome {
+            Outcome::Again { .. } | Outcome::Doubt => job.unanswered + 1,
+            Outcome::Unsent => job.unanswered,
+            _ => 0,
+        };
         let (wait, reason, blocked) = match outcome {
             Outcome::Accepted => {
                 job.leave(now);
@@ -215,6 +219,11 @@ impl Jobs {
                 (backoff(job.attempt, None, crate::chance::chance(0.0)), why, false)
             }
             Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
+            Outcome::Unsent => {
+                job.state = State::Waiting;
+                job.calls = job.calls.saturating_sub(1);
+                return None;
+            }
         };
         job.state = State::Waiting;
         job.attempt += 1;
