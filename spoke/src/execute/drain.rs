@@ -33,7 +33,7 @@ use self::{
     jobs::{Jobs, returns},
     scope::Scope,
 };
-use super::{Ctx, guard::Halt, notify, run::Run};
+use super::{Ctx, guard::Halt, mark, notify, run::Run};
 use crate::{
     events::Kind,
     healaction::PodRecord,
@@ -56,8 +56,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Err
 /// Drains the node.
 pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Result<String, Halt> {
     let mut events = watch_pods(run);
-    let marks = run.command.steps.iter().any(|step| matches!(step, Step::Mark { .. }));
-    if !marks {
+    if run.command.drains_marked() {
+        mark::standing(run).await?;
         notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
     }
     let earlier = run.pods_before(index);

@@ -12,7 +12,7 @@ use gpuheal_proto::{
 use gpuheal_spoke_core::{
     ceiling::Out,
     mark::{NodeFacts, Want},
-    verify::{STEP_MARGIN, check_faults, check_time, marker},
+    verify::{STEP_MARGIN, check_faults, check_time, marker, unmarked},
 };
 use tokio::sync::watch;
 
@@ -55,6 +55,11 @@ impl Halt {
         Self::end(CommandState::Failed, Refusal::NodeGone, format!("node {} of UID {} is gone", target.name, target.uid))
     }
 
+    /// Nothing keeps pods off the node that is to be drained.
+    pub(super) fn unmarked(node: &NodeFacts) -> Self {
+        Self::end(CommandState::Cancelled, Refusal::Unmarked, unmarked(node))
+    }
+
     /// A person has taken away what we set: that is an order.
     pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
         let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
@@ -71,8 +76,9 @@ pub(super) struct Guard<'a> {
     pub(super) reign: u64,
     /// `start_by` until the first effect, `finish_by` from then on.
     pub(super) by: Timestamp,
-    /// What we have set on the node: a person who takes it away is obeyed.
-    pub(super) marked: Option<Want>,
+    /// What is set on the node, by this command or by the mark before it, and under which plan revision: a person who takes it away
+    /// is obeyed.
+    pub(super) marked: Option<(Want, u64)>,
 }
 
 impl Guard<'_> {
@@ -206,7 +212,7 @@ impl Guard<'_> {
         if let Some(mark) = marker::foreign(&node) {
             return cancelled(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name));
         }
-        match self.marked.and_then(|want| want.taken_away(&node, self.command.plan_rev)) {
+        match self.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev)) {
             Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }

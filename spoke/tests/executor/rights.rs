@@ -106,7 +106,7 @@ async fn each_right_is_used_and_nothing_that_is_used_is_missing(w: World) {
     w.budget("one", "both").await;
     w.budget("two", "both").await;
     w.gpu_pod("both-1", "n3", json!({"metadata": {"labels": {"app": "both"}}})).await;
-    let mut past = w.command("n3", 1, vec![at_once(DeadlineOutcome::BypassPdb)]).await;
+    let mut past = w.command("n3", 1, vec![mark(), at_once(DeadlineOutcome::BypassPdb)]).await;
     past.level = "manual".into();
     let end = spoke.carry_out(&past).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
@@ -187,7 +187,7 @@ async fn a_spoke_that_may_only_mark_marks_and_releases_and_evicts_nobody(w: Worl
     assert_eq!(marked.state(), CommandState::Succeeded, "{}", marked.reason);
     assert_eq!(marks(&w.node("n1").await), (true, 1, true));
     if w.is_kubernetes() {
-        let end = spoke.carry_out(&w.command("n1", 2, vec![at_once(DeadlineOutcome::Stop)]).await).await;
+        let end = spoke.carry_out(&w.command("n1", 2, vec![mark(), at_once(DeadlineOutcome::Stop)]).await).await;
         assert_eq!(end.state(), CommandState::Failed, "{}", end.reason);
         assert!(end.reason.contains("cannot create resource \"pods/eviction\""), "{}", end.reason);
         assert!(w.pod("web-1").await.is_some());

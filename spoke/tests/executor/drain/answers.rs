@@ -184,7 +184,7 @@ async fn what_is_said_of_a_pod_that_is_there_all_the_same_is_not_believed(w: Wor
     w.wire.answer("/eviction", status(404, "NotFound", r#"pods "web-1" not found"#));
     w.wire.answer("/eviction", status(409, "Conflict", "the UID in the precondition does not match the UID in record"));
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 3), "{}", end.reason);
     assert_eq!(w.evictions().await.iter().filter(|entry| entry.code == 201).count(), 1);
     w.gone("web-1").await;
@@ -196,7 +196,7 @@ async fn a_budget_that_could_not_be_decided_on_in_time_is_asked_again(w: World) 
     late["details"] = json!({"retryAfterSeconds": 1});
     w.wire.answer("/eviction", late);
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 2), "{}", end.reason);
     w.gone("web-1").await;
 }

@@ -12,7 +12,7 @@ use testkube::settled;
 
 use super::blocked;
 use crate::{
-    hub::{drain, signed},
+    hub::{drain, mark, signed},
     replica::Spoke,
     world::World,
 };
@@ -36,7 +36,7 @@ async fn at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_ne
     w.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": labels}})).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
     // Budgets may be passed for all the others.
-    let mut command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::BypassPdb)]).await;
+    let mut command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::BypassPdb)]).await;
     command.level = "manual".into();
     spoke.send(signed(&command)).await;
     let running = spoke.told("that its budget refuses", |status| blocked(status, "guarded-1").is_some()).await;
@@ -52,7 +52,7 @@ async fn at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_ne
 async fn a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline(w: World) {
     w.guarded_pod().await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::Wait)]).await;
+    let command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::Wait)]).await;
     spoke.send(signed(&command)).await;
     // The pauses in between are half a second, one, two and four at least.
     settled::is_true("it asks long past its deadline", || async { w.wire.evictions().len() >= 5 }).await;

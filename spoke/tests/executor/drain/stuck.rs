@@ -10,7 +10,7 @@ use testkube::raw;
 
 use super::in_state;
 use crate::{
-    hub::{drain, signed},
+    hub::{drain, mark, signed},
     replica::Spoke,
     world::World,
 };
@@ -23,7 +23,7 @@ testkube::claims![
 
 /// Sends a drain of `n1`, whose `web-1` hangs, and waits until `web-1` should have been gone for half a minute.
 async fn overdue(w: &World, spoke: &mut Spoke) -> (Command, CommandStatus, String) {
-    let command = w.command("n1", 1, vec![drain()]).await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
     spoke.send(signed(&command)).await;
     let late = |status: &CommandStatus| in_state(status, "web-1", "evicting").filter(|why| !why.is_empty());
     let status = spoke.told("that it does not go", |status| late(status).is_some()).await;
@@ -40,7 +40,7 @@ async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
     };
     set(json!(["team.example/hold"])).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "its containers hold no GPU any more: {}", end.reason);
     let held = "finished; its object is held by finalizer team.example/hold (set by team-operator)";
     assert_eq!(in_state(&end, "web-1", "gone").as_deref(), Some(held));
@@ -89,7 +89,7 @@ async fn volumes_that_a_silent_node_keeps_are_named_and_one_that_cannot_follow_k
     raw::patch(&person, &path, raw::STRATEGIC_MERGE_PATCH, &silent).await.expect(200);
     let mut spoke = Spoke::leading(&w, "a", "").await;
     spoke.sees(&w, "n1").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Failed);
     let why = |volume: &str, words: &str| format!("{}-{volume}{words}", w.ns);
     let stays = format!("volume {}", why("db-1", &format!(" cannot be detached from node {}: device busy", w.name("n2"))));
