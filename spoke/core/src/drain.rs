@@ -122,7 +122,7 @@ pub fn plan(pods: Vec<PodFacts>, rules: &Rules<'_>) -> Plan {
             Verdict::NotOurs(why) => plan.skipped.push(Skipped { pod, why: why.to_owned(), holds_gpu: false }),
             Verdict::Stays(why) => plan.skipped.push(Skipped { pod, why, holds_gpu: true }),
             Verdict::Goes => {
-                let after_completion = pod.label(LABEL_EVICT) == Some("after-completion");
+                let after_completion = after_completion(&pod);
                 let list = if pod.claims.is_empty() { &mut plan.stateless } else { &mut plan.stateful };
                 list.push(Planned { pod, after_completion });
             }
@@ -148,13 +148,23 @@ fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
     if let Some(why) = elsewhere(pod, rules) {
         return Verdict::Elsewhere(why);
     }
+    match stays(pod, rules).or_else(|| only_ready(pod, rules)) {
+        Some(why) => Verdict::Stays(why),
+        None => Verdict::Goes,
+    }
+}
+
+/// Why a pod that holds a GPU is left where it is: its own word, the ceiling, its storage. Nothing when nothing keeps it. Also asked
+/// when its turn comes, since all of that may change while others go.
+#[must_use]
+pub fn stays(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
     if pod.label(LABEL_EVICT) == Some("never") {
-        return Verdict::Stays(format!("label {LABEL_EVICT}: never"));
+        return Some(format!("label {LABEL_EVICT}: never"));
     }
     if !(rules.namespace_allowed)(&pod.namespace) {
-        return Verdict::Stays(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));
+        return Some(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));
     }
-    if pod.claims.is_empty() { Verdict::Goes } else { stateful(pod, rules) }
+    if pod.claims.is_empty() { None } else { stateful(pod, rules) }
 }
 
 fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
@@ -184,25 +194,36 @@ fn elsewhere(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
         .then(|| format!("{USES_ANOTHER}, as was known when the drain began"))
 }
 
-/// The checks of a pod with storage: its namespace's word, its claims bound, not the only ready replica.
-fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
+/// The checks of a pod with storage: its namespace's word, its claims bound.
+fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
     if !rules.drain.include_stateful {
-        return Verdict::Stays("has storage, and policy leaves stateful pods".to_owned());
+        return Some("has storage, and policy leaves stateful pods".to_owned());
     }
     if !rules.stateful_allowed.contains(&pod.namespace) {
-        return Verdict::Stays(format!("has storage, and namespace {} does not allow stateful eviction", pod.namespace));
+        return Some(format!("has storage, and namespace {} does not allow stateful eviction", pod.namespace));
     }
     let unbound = pod.claims.iter().find(|claim| !rules.bound_claims.contains(&format!("{}/{claim}", pod.namespace)));
-    if let Some(claim) = unbound {
-        return Verdict::Stays(format!("its claim {claim} is not bound"));
+    unbound.map(|claim| format!("its claim {claim} is not bound"))
+}
+
+/// Of a pod with storage: whether it is the only ready replica of its owner.
+fn only_ready(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
+    if pod.claims.is_empty() {
+        return None;
     }
     let ready = pod.owner.as_ref().and_then(|owner| rules.ready_by_owner.get(&owner.uid)).copied();
     match (pod.ready, &pod.owner, ready) {
         (true, Some(owner), Some(1)) if owner.replicated() => {
-            Verdict::Stays(format!("the only ready replica of {} {}", owner.kind, owner.name))
+            Some(format!("the only ready replica of {} {}", owner.kind, owner.name))
         }
-        _ => Verdict::Goes,
+        _ => None,
     }
+}
+
+/// Whether a pod asks to be let finish.
+#[must_use]
+pub fn after_completion(pod: &PodFacts) -> bool {
+    pod.label(LABEL_EVICT) == Some("after-completion")
 }
 
 /// Whether a pod holds GPUs: requests of any container, init containers included, or a claim of devices of which it is not

@@ -16,8 +16,11 @@ use std::{
 };
 
 use futures::{Stream, StreamExt as _};
-use gpuheal_proto::command::{Command, DeadlineOutcome, Drain, Step};
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Rules, plan};
+use gpuheal_proto::{
+    chain::chain,
+    command::{Command, DeadlineOutcome, Drain, Step},
+};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Rules, plan, stays};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -88,6 +91,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     jobs.recall(&earlier);
     late.into_iter().for_each(|pod| jobs.came_later(pod));
     let mut work = Work {
+        drain,
         gone_before: gone_before(earlier, &plan),
         jobs,
         calls: JoinSet::new(),
@@ -97,6 +101,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         skipped,
         spared: spared(&plan).collect(),
         scope: scope.words(&plan),
+        other_devices: scope.into_other_devices(),
         kept: String::new(),
         index,
     };
@@ -177,7 +182,19 @@ fn uid(pod: &PodFacts) -> &str {
     pod.uid.as_str()
 }
 
-struct Work {
+/// A pod's storage when its turn has come.
+#[derive(Default)]
+struct StorageNow {
+    known: look::Storage,
+    /// Why its volumes could not follow it.
+    stuck: Option<String>,
+    /// Why it is not known.
+    unread: Option<String>,
+}
+
+struct Work<'a> {
+    /// The command's words.
+    drain: &'a Drain,
     jobs: Jobs,
     calls: JoinSet<(String, Outcome)>,
     deadline: Instant,
@@ -188,6 +205,8 @@ struct Work {
     spared: Vec<PodRecord>,
     /// What became of the wish to drain one GPU alone.
     scope: String,
+    /// ResourceClaims that are for no GPU.
+    other_devices: BTreeSet<String>,
     /// What to say of volumes that a dead node keeps.
     kept: String,
     /// Pods that went while somebody else was at work on this drain.
@@ -195,11 +214,15 @@ struct Work {
     index: usize,
 }
 
-impl Work {
+impl Work<'_> {
     async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
         let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
+            self.jobs.set_grace_max(run.ctx.config().grace_max(self.drain.grace_max));
             self.launch(run).await?;
+            if self.jobs.settled() {
+                break;
+            }
             let next = [self.jobs.next_due(), run.ctx.kube.patience()].into_iter().flatten().min();
             let wake = next.unwrap_or(self.deadline).min(self.deadline);
             let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
@@ -228,18 +251,65 @@ impl Work {
 
     /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone nobody is due: what
     /// happens meanwhile is seen.
-    async fn launch(&mut self, run: &Run<'_>) -> Result<(), Halt> {
+    async fn launch(&mut self, run: &mut Run<'_>) -> Result<(), Halt> {
         for uid in self.jobs.due(Instant::now()) {
             if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() {
                 return Ok(());
             }
+            let now = self.storage_now(run, &uid).await?;
             run.guard.pass().await?;
-            if let Some(call) = self.jobs.launch(&uid) {
+            // From here on nothing is waited for.
+            if let Some(why) = &now.unread {
+                let why = format!("its storage could not be read: {why}");
+                if let Some(told) = self.jobs.waits(&uid, &why, Instant::now()) {
+                    tell(run, &format!("blocked-{uid}"), told);
+                }
+            } else if let Some(why) = self.stays(run, &uid, &now) {
+                if let Some((record, told)) = self.jobs.stays(&uid, &why) {
+                    self.skipped.push(record);
+                    tell(run, &format!("stays-{uid}"), told);
+                }
+            } else if let Some(call) = self.jobs.launch(&uid) {
                 let kube = run.ctx.kube.clone();
                 self.calls.spawn(async move { (uid, evict::evict(&kube, &call).await) });
             }
         }
         Ok(())
+    }
+
+    /// What is known of a pod's storage now that its turn has come: minutes or hours after the plan.
+    async fn storage_now(&self, run: &Run<'_>, uid: &str) -> Result<StorageNow, Halt> {
+        let Some(pod) = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty()) else { return Ok(StorageNow::default()) };
+        let (kube, node) = (&run.ctx.kube, run.command.target.node.name.as_str());
+        loop {
+            let ask = async {
+                let known = look::storage(kube, std::slice::from_ref(pod), self.drain, &self.other_devices).await;
+                let stuck = volumes::in_the_way(kube, node, pod, &known.volumes).await;
+                let unread = known.unread.clone().or_else(|| Some(chain(stuck.as_ref().err()?).to_string()));
+                StorageNow { known, stuck: stuck.ok().flatten(), unread }
+            };
+            tokio::select! {
+                now = ask => return Ok(now),
+                () = run.guard.interrupted() => run.guard.pass().await?,
+            }
+        }
+    }
+
+    /// Why a pod whose turn has come is to stay after all: its own word, the ceiling, its storage.
+    fn stays(&self, run: &Run<'_>, uid: &str, now: &StorageNow) -> Option<String> {
+        let pod = self.jobs.to_judge(uid)?;
+        let config = run.ctx.config();
+        let rules = Rules {
+            drain: self.drain,
+            gpu: None,
+            namespace_allowed: &|namespace| config.namespace_allowed(namespace),
+            stateful_allowed: &now.known.allowed,
+            bound_claims: &now.known.bound,
+            ready_by_owner: &BTreeMap::new(),
+            other_devices: &self.other_devices,
+            spared: &BTreeSet::new(),
+        };
+        stays(pod, &rules).or_else(|| now.stuck.clone())
     }
 
     fn answered(&mut self, run: &mut Run<'_>, done: Result<(String, Outcome), tokio::task::JoinError>) {

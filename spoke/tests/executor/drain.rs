@@ -7,6 +7,7 @@ pub(crate) mod one_gpu;
 mod patience;
 mod returns;
 mod stuck;
+mod turn;
 
 use gpuheal_proto::link::v1::CommandStatus;
 use testkube::{claims::Claim, settled};
@@ -27,6 +28,7 @@ pub(crate) fn claims() -> Vec<Claim<World>> {
         deadline::claims(),
         one_gpu::claims(),
         returns::claims(),
+        turn::claims(),
     ]
     .concat()
 }

@@ -222,12 +222,26 @@ impl World {
     }
 
     pub(crate) async fn allow_stateful_eviction(&self) {
-        let labels = json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": "allowed"}}});
+        self.stateful_eviction(json!("allowed")).await;
+    }
+
+    /// Its owner says no longer that pods with storage may be evicted.
+    pub(crate) async fn forbid_stateful_eviction(&self) {
+        self.stateful_eviction(Value::Null).await;
+    }
+
+    async fn stateful_eviction(&self, word: Value) {
+        let labels = json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": word}}});
         self.merge(&format!("/api/v1/namespaces/{}", self.ns), &labels).await;
     }
 
     pub(crate) async fn pod(&self, name: &str) -> Option<Value> {
         self.get(&self.core(&format!("pods/{name}"))).await
+    }
+
+    /// As a person changes it.
+    pub(crate) async fn change_pod(&self, name: &str, patch: Value) {
+        self.merge(&self.core(&format!("pods/{name}")), &patch).await;
     }
 
     /// Waits until there is no such pod. One that has finished holds no GPU any more, and its node is called drained, a

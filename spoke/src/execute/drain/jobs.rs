@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, backoff, grace_secs};
+use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, after_completion, backoff, grace_secs};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use tokio::time::Instant;
@@ -73,6 +73,8 @@ pub(super) struct Jobs {
     /// UIDs in the plan's order.
     order: Vec<String>,
     grace_max: Duration,
+    /// Nobody's own end is waited for any more.
+    impatient: bool,
     dirty: bool,
     returns: Returns,
     /// Pods that the plan leaves where they are: they have not come back, whoever their owner is.
@@ -107,6 +109,7 @@ impl Jobs {
                 .map(|(planned, stateful)| (planned.pod.uid.clone(), job(&planned.pod, stateful, planned.after_completion)))
                 .collect(),
             grace_max,
+            impatient: false,
             dirty: false,
             returns: Returns::default(),
             stay: plan.skipped.iter().map(|skipped| skipped.pod.uid.clone()).collect(),
@@ -177,6 +180,37 @@ impl Jobs {
         waiting.chain(overdue).filter(|at| *at > now).min()
     }
 
+    /// The longest grace may be another by now.
+    pub(super) const fn set_grace_max(&mut self, grace_max: Duration) {
+        self.grace_max = grace_max;
+    }
+
+    /// A pod whose turn has come and which is to be judged once more; nothing of one that may have been evicted already, and is to
+    /// be looked up.
+    pub(super) fn to_judge(&self, uid: &str) -> Option<&PodFacts> {
+        self.by_uid.get(uid).filter(|job| job.state == State::Waiting && !job.doubt).map(|job| &job.pod)
+    }
+
+    /// It is asked for later, since something that time or a person mends is in the way. Gives what to tell people when that is new.
+    pub(super) fn waits(&mut self, uid: &str, why: &str, now: Instant) -> Option<String> {
+        let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
+        job.due = now + backoff(job.attempt, None, crate::chance::chance(0.0));
+        job.attempt += 1;
+        self.dirty |= job.reason != why;
+        let first = std::mem::replace(&mut job.reason, why.to_owned()).is_empty();
+        first.then(|| blocked_words(&job.pod, why))
+    }
+
+    /// It is to stay after all. Gives its record and what to tell people.
+    pub(super) fn stays(&mut self, uid: &str, why: &str) -> Option<(PodRecord, String)> {
+        let job = self.by_uid.remove(uid)?;
+        self.order.retain(|known| known != uid);
+        self.stay.insert(uid.to_owned());
+        self.dirty = true;
+        let told = format!("pod {}/{} is left where it is: {why}", job.pod.namespace, job.pod.name);
+        Some((record(&job.pod, "skipped", why.to_owned(), job.calls), told))
+    }
+
     pub(super) fn launch(&mut self, uid: &str) -> Option<Call> {
         let grace_max = self.grace_max;
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
@@ -233,7 +267,7 @@ impl Jobs {
         if !reason.is_empty() {
             job.reason.clone_from(&reason);
         }
-        (first && !reason.is_empty()).then(|| format!("pod {}/{} cannot be evicted yet: {reason}", job.pod.namespace, job.pod.name))
+        (first && !reason.is_empty()).then(|| blocked_words(&job.pod, &reason))
     }
 
     /// Takes an event of the watch.
@@ -278,6 +312,9 @@ impl Jobs {
                 if facts.deleting && job.state != State::Leaving && !job.over() {
                     job.leave(now);
                 }
+                // Its own word may be another now; of those who were let finish until the deadline nobody is any more.
+                job.after_completion = after_completion(&facts);
+                job.patient = job.after_completion && !self.impatient;
                 job.pod = facts;
             }
             None if self.stay.contains(&facts.uid) => return,
@@ -325,6 +362,7 @@ impl Jobs {
     /// Those whose own end is waited for have had their time: they are to be evicted like the others. Whether there were any.
     pub(super) fn end_patience(&mut self, now: Instant) -> bool {
         let mut any = false;
+        self.impatient = true;
         for job in self.by_uid.values_mut().filter(|job| job.patient) {
             job.patient = false;
             job.due = now;
@@ -435,6 +473,10 @@ impl Job {
     fn record(&self) -> PodRecord {
         record(&self.pod, self.word(), self.reason.clone(), self.calls)
     }
+}
+
+fn blocked_words(pod: &PodFacts, why: &str) -> String {
+    format!("pod {}/{} cannot be evicted yet: {why}", pod.namespace, pod.name)
 }
 
 fn finalizers(pod: &PodFacts) -> String {

@@ -33,6 +33,8 @@ pub(super) struct Storage {
     pub(super) bound: BTreeSet<String>,
     /// What they are bound to.
     pub(super) volumes: Volumes,
+    /// The last thing that could not be read, and why.
+    pub(super) unread: Option<String>,
 }
 
 /// A pod from the API's type.
@@ -112,7 +114,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(namespace, error = %gpuheal_proto::chain::chain(&error), "namespace not read, its stateful pods stay")
+                let error = gpuheal_proto::chain::chain(&error).to_string();
+                tracing::warn!(namespace, error, "namespace not read, its stateful pods stay");
+                known.unread = Some(error);
             }
         }
     }
@@ -132,7 +136,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(namespace, claim, error = %gpuheal_proto::chain::chain(&error), "claim not read, its pod stays")
+                let error = gpuheal_proto::chain::chain(&error).to_string();
+                tracing::warn!(namespace, claim, error, "claim not read, its pod stays");
+                known.unread = Some(error);
             }
         }
     }
