@@ -30,6 +30,9 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 /// Never below: 0 deletes at once, past the kubelet.
 const GRACE_MIN: Duration = Duration::from_secs(1);
 
+/// UIDs of pods that are ready and stay so, by their controller's UID.
+pub type Ready = BTreeMap<String, BTreeSet<String>>;
+
 /// What the planner needs besides the pods.
 #[derive(Clone, Copy)]
 pub struct Rules<'a> {
@@ -43,8 +46,8 @@ pub struct Rules<'a> {
     pub stateful_allowed: &'a BTreeSet<String>,
     /// What is known of storage: claims by `namespace/name` that are bound.
     pub bound_claims: &'a BTreeSet<String>,
-    /// Ready pods by controller UID in the whole cluster, as far as seen.
-    pub ready_by_owner: &'a BTreeMap<String, u32>,
+    /// Ready pods in the whole cluster, as far as seen.
+    pub ready_by_owner: &'a Ready,
     /// ResourceClaims, `namespace/name`, of which it is known that they are for no GPU. One that is not known counts as one
     /// that is.
     pub other_devices: &'a BTreeSet<String>,
@@ -148,7 +151,7 @@ fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
     if let Some(why) = elsewhere(pod, rules) {
         return Verdict::Elsewhere(why);
     }
-    match stays(pod, rules).or_else(|| only_ready(pod, rules)) {
+    match stays(pod, rules).or_else(|| only_ready(pod, rules.ready_by_owner)) {
         Some(why) => Verdict::Stays(why),
         None => Verdict::Goes,
     }
@@ -206,18 +209,13 @@ fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
     unbound.map(|claim| format!("its claim {claim} is not bound"))
 }
 
-/// Of a pod with storage: whether it is the only ready replica of its owner.
-fn only_ready(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
-    if pod.claims.is_empty() {
-        return None;
-    }
-    let ready = pod.owner.as_ref().and_then(|owner| rules.ready_by_owner.get(&owner.uid)).copied();
-    match (pod.ready, &pod.owner, ready) {
-        (true, Some(owner), Some(1)) if owner.replicated() => {
-            Some(format!("the only ready replica of {} {}", owner.kind, owner.name))
-        }
-        _ => None,
-    }
+/// Why a pod with storage does not go yet: no other replica of its owner is ready. What is not known counts as no. Also asked when
+/// its turn comes, since then others of them are gone.
+#[must_use]
+pub fn only_ready(pod: &PodFacts, ready_by_owner: &Ready) -> Option<String> {
+    let owner = pod.owner.as_ref().filter(|owner| owner.replicated() && pod.ready && !pod.claims.is_empty())?;
+    let others = ready_by_owner.get(&owner.uid).is_some_and(|ready| ready.iter().any(|uid| *uid != pod.uid));
+    (!others).then(|| format!("the only ready replica of {} {}", owner.kind, owner.name))
 }
 
 /// Whether a pod asks to be let finish.

@@ -9,18 +9,14 @@ mod look;
 mod scope;
 mod volumes;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::Pin,
-    time::Duration,
-};
+use std::{collections::BTreeSet, pin::Pin, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use gpuheal_proto::{
     chain::chain,
     command::{Command, DeadlineOutcome, Drain, Step},
 };
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Rules, plan, stays};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Ready, Rules, only_ready, plan, stays};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -70,7 +66,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     let scope = Scope::of(run.ctx, run.command, claims, &earlier);
     scope.tell(&mut pods, drain);
     let storage = look::storage(&run.ctx.kube, &pods, drain, scope.other_devices()).await;
-    let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
+    let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes, &BTreeSet::new());
     let mut plan = plan(
         pods,
         &Rules {
@@ -149,7 +145,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &BTreeSet::new(),
             bound_claims: &BTreeSet::new(),
-            ready_by_owner: &BTreeMap::new(),
+            ready_by_owner: &Ready::new(),
             other_devices: scope.other_devices(),
             spared: scope.spared(),
         },
@@ -256,14 +252,16 @@ impl Work<'_> {
             if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() {
                 return Ok(());
             }
+            if let Some(why) = self.only_ready(run, &uid) {
+                self.waits(run, &uid, &why);
+                continue;
+            }
             let now = self.storage_now(run, &uid).await?;
             run.guard.pass().await?;
             // From here on nothing is waited for.
-            if let Some(why) = &now.unread {
-                let why = format!("its storage could not be read: {why}");
-                if let Some(told) = self.jobs.waits(&uid, &why, Instant::now()) {
-                    tell(run, &format!("blocked-{uid}"), told);
-                }
+            let unread = now.unread.as_ref().map(|why| format!("its storage could not be read: {why}"));
+            if let Some(why) = self.only_ready(run, &uid).or(unread) {
+                self.waits(run, &uid, &why);
             } else if let Some(why) = self.stays(run, &uid, &now) {
                 if let Some((record, told)) = self.jobs.stays(&uid, &why) {
                     self.skipped.push(record);
@@ -275,6 +273,18 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
+        if let Some(told) = self.jobs.waits(uid, why, Instant::now()) {
+            tell(run, &format!("blocked-{uid}"), told);
+        }
+    }
+
+    /// Why a pod with storage waits for another replica to be ready: those that were may be gone by now, and this drain evicted them.
+    fn only_ready(&self, run: &Run<'_>, uid: &str) -> Option<String> {
+        let pod = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty())?;
+        only_ready(pod, &look::ready_by_owner(&run.ctx.deps.nodes, &self.jobs.going()))
     }
 
     /// What is known of a pod's storage now that its turn has come: minutes or hours after the plan.
@@ -305,7 +315,7 @@ impl Work<'_> {
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &now.known.allowed,
             bound_claims: &now.known.bound,
-            ready_by_owner: &BTreeMap::new(),
+            ready_by_owner: &Ready::new(),
             other_devices: &self.other_devices,
             spared: &BTreeSet::new(),
         };

@@ -36,7 +36,10 @@ fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
             namespace_allowed: &|namespace| namespace != "kube-system",
             stateful_allowed: &allowed,
             bound_claims: &bound,
-            ready_by_owner: &BTreeMap::from([("o1".to_owned(), 2), ("alone".to_owned(), 1)]),
+            ready_by_owner: &Ready::from([
+                ("o1".to_owned(), ["uid-db-0".to_owned(), "uid-db-1".to_owned()].into()),
+                ("alone".to_owned(), ["uid-z".to_owned()].into()),
+            ]),
             other_devices: &BTreeSet::from(["ml/nic-1".to_owned(), "ml/nic-2".to_owned()]),
             spared: &BTreeSet::new(),
         },
@@ -108,6 +111,25 @@ fn a_pod_with_storage_stays_until_policy_its_namespace_and_its_claim_say_yes() {
 }
 
 #[test]
+fn a_replica_of_which_no_other_is_known_to_be_ready_does_not_go() {
+    let of = |owner: &str, ready: &str| {
+        let owners = json!([{"kind": "StatefulSet", "name": "s", "uid": owner, "controller": true}]);
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        pod(
+            "y",
+            &json!({"metadata": {"ownerReferences": owners}, "status": {"conditions": conditions},
+            "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}),
+        )
+    };
+    let ready = |uids: &[&str]| Ready::from([("s".to_owned(), uids.iter().map(|uid| (*uid).to_owned()).collect())]);
+    assert_eq!(only_ready(&of("s", "True"), &ready(&["uid-y", "uid-x"])), None);
+    assert_eq!(only_ready(&of("s", "True"), &ready(&["uid-x"])), None, "our watch may not show it itself");
+    assert!(only_ready(&of("s", "True"), &ready(&["uid-y"])).is_some());
+    assert!(only_ready(&of("unseen", "True"), &ready(&["uid-x"])).is_some(), "who knows of no other has no other");
+    assert_eq!(only_ready(&of("s", "False"), &ready(&[])), None, "it serves nobody");
+}
+
+#[test]
 fn a_pods_own_word_is_kept() {
     let never = pod("never", &json!({"metadata": {"labels": {LABEL_EVICT: "never"}}}));
     let later = pod("later", &json!({"metadata": {"labels": {LABEL_EVICT: "after-completion"}}}));
@@ -141,7 +163,7 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
             namespace_allowed: &|_| true,
             stateful_allowed: &none,
             bound_claims: &none,
-            ready_by_owner: &BTreeMap::new(),
+            ready_by_owner: &Ready::new(),
             other_devices: &none,
             spared: &known_before,
         },

@@ -201,6 +201,12 @@ impl Jobs {
         first.then(|| blocked_words(&job.pod, why))
     }
 
+    /// UIDs of those that go or went: nobody counts on them any more.
+    pub(super) fn going(&self) -> BTreeSet<String> {
+        let going = self.by_uid.iter().filter(|(_, job)| job.state != State::Waiting || job.doubt);
+        going.map(|(uid, _)| uid.clone()).collect()
+    }
+
     /// It is to stay after all. Gives its record and what to tell people.
     pub(super) fn stays(&mut self, uid: &str, why: &str) -> Option<(PodRecord, String)> {
         let job = self.by_uid.remove(uid)?;

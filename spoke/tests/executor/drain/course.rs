@@ -35,6 +35,7 @@ async fn only_gpu_pods_go_and_stateless_ones_before_stateful_ones(w: World) {
     w.allow_stateful_eviction().await;
     w.stateful_pod("db-0", "n1").await;
     w.stateful_pod("db-1", "n1").await;
+    w.stateful_pod("db-2", "n2").await;
     w.gpu_pod("web-1", "n1", json!({})).await;
     w.gpu_pod("web-2", "n1", json!({})).await;
     w.gpu_pod("other-node", "n2", json!({})).await;

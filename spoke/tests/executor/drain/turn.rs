@@ -4,8 +4,12 @@ use gpuheal_proto::link::v1::{CommandState, CommandStatus};
 use gpuheal_spoke::ports::LocalConfig;
 use serde_json::{Value, json};
 
-use super::{held_drain, in_state};
-use crate::{replica::Spoke, world::World};
+use super::{blocked, held_drain, in_state};
+use crate::{
+    hub::{drain, mark, signed},
+    replica::Spoke,
+    world::World,
+};
 
 testkube::claims![
     a_namespace_that_the_ceiling_takes_away_mid_drain_is_left_alone,
@@ -14,6 +18,7 @@ testkube::claims![
     a_grace_that_the_ceiling_shortens_mid_drain_is_the_one_that_is_asked_for,
     a_namespace_that_takes_its_word_on_storage_back_mid_drain_is_obeyed,
     a_volume_that_gets_stuck_mid_drain_keeps_its_pod,
+    the_last_ready_replica_waits_for_another_to_be_ready,
 ];
 
 fn config(yaml: &str) -> LocalConfig {
@@ -115,4 +120,22 @@ async fn a_volume_that_gets_stuck_mid_drain_keeps_its_pod(w: World) {
     w.attachment("db-0", "n1", json!({"attached": true, "detachError": {"message": "device busy"}})).await;
     let why = format!("volume {}-db-0 cannot be detached from node {}: device busy", w.ns, w.name("n1"));
     storage_stays(&w, spoke, command.id, &why).await;
+}
+
+async fn the_last_ready_replica_waits_for_another_to_be_ready(w: World) {
+    w.allow_stateful_eviction().await;
+    w.stateful_pod("db-0", "n1").await;
+    w.stateful_pod("db-1", "n1").await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    let running = spoke.told("that the second waits", |status| blocked(status, "db-1").is_some()).await;
+    assert_eq!(blocked(&running, "db-1").as_deref(), Some("the only ready replica of StatefulSet db"));
+    w.gone("db-0").await;
+    assert!(w.pod("db-1").await.is_some());
+    assert!(w.evictions().await.iter().all(|entry| entry.name == "db-0"));
+    w.stateful_pod("db-2", "n2").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    w.gone("db-1").await;
 }
