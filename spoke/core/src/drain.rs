@@ -25,6 +25,8 @@ pub use self::{
 const USES_ANOTHER: &str = "uses another GPU";
 /// GPU resources when the command names none.
 const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+/// What the label [`LABEL_EVICT`] may say. Anything else is a protection that somebody has mistyped, and protects.
+pub const EVICT_WORDS: [&str; 3] = ["now", "after-completion", "never"];
 /// Kubernetes' own default grace.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 /// Never below: 0 deletes at once, past the kubelet.
@@ -161,8 +163,13 @@ fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
 /// when its turn comes, since all of that may change while others go.
 #[must_use]
 pub fn stays(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
-    if pod.label(LABEL_EVICT) == Some("never") {
-        return Some(format!("label {LABEL_EVICT}: never"));
+    match pod.label(LABEL_EVICT) {
+        None => {}
+        Some("never") => return Some(format!("label {LABEL_EVICT}: never")),
+        Some(word) if EVICT_WORDS.contains(&word) => {}
+        Some(word) => {
+            return Some(format!("label {LABEL_EVICT}: {word:?} is none of {}, and counts as never", EVICT_WORDS.join(", ")));
+        }
     }
     if !(rules.namespace_allowed)(&pod.namespace) {
         return Some(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));

@@ -140,6 +140,15 @@ fn a_pods_own_word_is_kept() {
 }
 
 #[test]
+fn a_word_that_nobody_knows_protects_its_pod_and_is_named() {
+    for word in ["Never", "nver", "false", "no", ""] {
+        let plan = planned(vec![pod("a", &json!({"metadata": {"labels": {LABEL_EVICT: word}}}))], |_| {});
+        let why: Vec<_> = plan.leftovers().map(|skipped| skipped.why.clone()).collect();
+        assert_eq!(why, [format!("label {LABEL_EVICT}: {word:?} is none of now, after-completion, never, and counts as never")]);
+    }
+}
+
+#[test]
 fn a_namespace_outside_the_ceiling_is_not_touched() {
     let system = pod("s", &json!({"metadata": {"namespace": "kube-system"}}));
     assert_eq!(
