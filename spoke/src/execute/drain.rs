@@ -93,6 +93,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         calls: JoinSet::new(),
         deadline: deadline(run, index, drain)?,
         outcome: drain.on_deadline,
+        extended: false,
         bypass: drain.allow_pdb_bypass,
         skipped,
         spared: spared(&plan).collect(),
@@ -195,6 +196,8 @@ struct Work<'a> {
     calls: JoinSet<(String, Outcome)>,
     deadline: Instant,
     outcome: DeadlineOutcome,
+    /// The deadline was moved once for those on their way out.
+    extended: bool,
     bypass: bool,
     skipped: Vec<PodRecord>,
     /// Pods that use another GPU.
@@ -333,12 +336,18 @@ impl Work<'_> {
         }
     }
 
-    /// First what was let finish until now is evicted. Then the policy's word: wait until `finish_by`, pass the budgets, or stop
+    /// First what was let finish until now is evicted, and what is on its way out gets its grace. Then the policy's word: wait until `finish_by`, pass the budgets, or stop
     /// and ask.
     async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
         if self.jobs.end_patience(Instant::now()) {
             self.deadline = self.last_wait().min(finish_by(run)?);
             tracing::info!(command.id = %run.command.id, "deadline passed: what was let finish until now is evicted");
+            return Ok(());
+        }
+        // Whoever is on its way out only needs its grace: nobody is to be asked for any more.
+        if let Some(by) = self.jobs.last_gone_by().filter(|_| !std::mem::replace(&mut self.extended, true)) {
+            self.deadline = by.min(finish_by(run)?);
+            tracing::info!(command.id = %run.command.id, "deadline passed: all that are left are on their way out, and have their grace");
             return Ok(());
         }
         match std::mem::replace(&mut self.outcome, DeadlineOutcome::Stop) {

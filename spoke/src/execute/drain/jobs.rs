@@ -391,6 +391,15 @@ impl Jobs {
         }
     }
 
+    /// When the last of those that are on their way out should be gone; nothing while one is still to be asked for, or to be answered.
+    pub(super) fn last_gone_by(&self) -> Option<Instant> {
+        let open = || self.by_uid.values().filter(|job| !job.over());
+        if open().any(|job| job.state != State::Leaving) {
+            return None;
+        }
+        open().filter_map(|job| Some(job.leaving_since? + self.grace(job) + GRACE_SLACK)).max()
+    }
+
     pub(super) fn grace_longest(&self) -> Duration {
         self.by_uid.values().map(|job| self.grace(job)).max().unwrap_or_default()
     }

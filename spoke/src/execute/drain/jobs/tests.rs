@@ -151,6 +151,22 @@ fn a_pod_that_waits_for_completion_is_evicted_at_the_deadline_and_never_deleted(
 }
 
 #[test]
+fn those_on_their_way_out_are_given_their_grace_once_nobody_is_to_be_asked_for() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a", "b"], &[], now);
+    for uid in ["a", "b"] {
+        jobs.launch(uid).unwrap();
+    }
+    jobs.answered("a", Outcome::Accepted, now);
+    assert_eq!(jobs.last_gone_by(), None, "b may be refused yet");
+    jobs.answered("b", budget(), now);
+    assert_eq!(jobs.last_gone_by(), None);
+    jobs.answered("b", Outcome::Accepted, now);
+    jobs.by_uid.get_mut("b").unwrap().go();
+    assert_eq!(jobs.last_gone_by(), Some(now + Duration::from_secs(30) + GRACE_SLACK));
+}
+
+#[test]
 fn a_pod_that_finished_in_its_time_is_not_asked_for_at_the_deadline() {
     let now = Instant::now();
     let plan = Plan { stateless: vec![Planned { after_completion: true, ..planned("a") }], ..Plan::default() };
