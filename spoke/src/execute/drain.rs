@@ -217,7 +217,7 @@ impl Work<'_> {
     async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
         let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
-            self.jobs.set_grace_max(run.ctx.config().grace_max(self.drain.grace_max));
+            self.look(run);
             self.launch(run).await?;
             if self.jobs.settled() {
                 break;
@@ -230,11 +230,11 @@ impl Work<'_> {
                 event = events.next() => self.jobs.seen(event, Instant::now()),
                 () = run.guard.interrupted() => run.guard.pass().await?,
                 // Its kubelet may fall silent.
-                Ok(()) = changes.changed(), if self.jobs.overdue() => {}
+                Ok(()) = changes.changed(), if self.jobs.leaving() => {}
                 () = sleep_until(wake) => {}
             }
-            let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
-            self.jobs.age(Instant::now(), node.is_some_and(|node| look::kubelet_silent(&node)));
+            self.look(run);
+            self.jobs.age(Instant::now());
             for (owner, told) in self.jobs.take_told() {
                 tell(run, &format!("returns-{owner}"), told);
             }
@@ -246,6 +246,12 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    fn look(&mut self, run: &Run<'_>) {
+        let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
+        let silent = node.is_some_and(|node| look::kubelet_silent(&node));
+        self.jobs.look(run.ctx.config().grace_max(self.drain.grace_max), silent);
     }
 
     /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone nobody is due: what
@@ -336,8 +342,8 @@ impl Work<'_> {
         }
     }
 
-    /// First what was let finish until now is evicted, and what is on its way out gets its grace. Then the policy's word: wait until `finish_by`, pass the budgets, or stop
-    /// and ask.
+    /// First what was let finish until now is evicted, and what is on its way out gets its grace. Then the policy's word: wait until
+    /// `finish_by`, pass the budgets, or stop and ask.
     async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
         if self.jobs.end_patience(Instant::now()) {
             self.deadline = self.last_wait().min(finish_by(run)?);

@@ -23,6 +23,9 @@ use crate::healaction::PodRecord;
 const SLOW_RECHECK: Duration = Duration::from_secs(30);
 /// How long after its grace a pod may still be there before we say so; on a dead node we stop waiting then.
 const GRACE_SLACK: Duration = Duration::from_secs(30);
+/// Longest grace of a pod whose kubelet is silent: it ends nobody's containers, however long they are given. Kubernetes' own default,
+/// in case it is heard of again.
+const GRACE_SILENT_MAX: Duration = Duration::from_secs(30);
 /// From so many attempts in a row on that brought no answer, people are told: one or two a restarting API server explains,
 /// and the third is asked some 3 s (1 + 2, with jitter half of it at least) and three timeouts of 2 s after the first.
 const UNANSWERED_TOLD: u32 = 3;
@@ -64,6 +67,8 @@ struct Job {
     /// It asks to be let finish: what comes of it is an eviction, at the latest at the deadline, and never a delete.
     after_completion: bool,
     leaving_since: Option<Instant>,
+    /// The grace that it was asked for with.
+    asked_grace: Option<Duration>,
 }
 
 /// All of them.
@@ -73,6 +78,8 @@ pub(super) struct Jobs {
     /// UIDs in the plan's order.
     order: Vec<String>,
     grace_max: Duration,
+    /// Their node's kubelet is not heard of.
+    silent: bool,
     /// Nobody's own end is waited for any more.
     impatient: bool,
     dirty: bool,
@@ -99,6 +106,7 @@ impl Jobs {
             bypass: false,
             after_completion,
             leaving_since: pod.deleting.then_some(now),
+            asked_grace: None,
         };
         let stateless = plan.stateless.iter().map(|planned| (planned, false));
         let all: Vec<_> = stateless.chain(plan.stateful.iter().map(|planned| (planned, true))).collect();
@@ -109,6 +117,7 @@ impl Jobs {
                 .map(|(planned, stateful)| (planned.pod.uid.clone(), job(&planned.pod, stateful, planned.after_completion)))
                 .collect(),
             grace_max,
+            silent: false,
             impatient: false,
             dirty: false,
             returns: Returns::default(),
@@ -180,9 +189,10 @@ impl Jobs {
         waiting.chain(overdue).filter(|at| *at > now).min()
     }
 
-    /// The longest grace may be another by now.
-    pub(super) const fn set_grace_max(&mut self, grace_max: Duration) {
+    /// The longest grace may be another by now, and the node's kubelet may have fallen silent, or be heard of again.
+    pub(super) const fn look(&mut self, grace_max: Duration, kubelet_silent: bool) {
         self.grace_max = grace_max;
+        self.silent = kubelet_silent;
     }
 
     /// A pod whose turn has come and which is to be judged once more; nothing of one that may have been evicted already, and is to
@@ -218,11 +228,15 @@ impl Jobs {
     }
 
     pub(super) fn launch(&mut self, uid: &str) -> Option<Call> {
-        let grace_max = self.grace_max;
+        let grace_max = self.grace_max_now();
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
         job.state = State::Asked;
         job.calls += u32::from(!job.doubt);
-        Some(Call { pod: job.pod.clone(), grace_secs: grace_secs(&job.pod, grace_max), doubt: job.doubt, bypass: job.bypass })
+        let grace_secs = grace_secs(&job.pod, grace_max);
+        if !job.doubt {
+            job.asked_grace = Some(Duration::from_secs(grace_secs));
+        }
+        Some(Call { pod: job.pod.clone(), grace_secs, doubt: job.doubt, bypass: job.bypass })
     }
 
     /// Takes an answer; returns what to tell people when it is blocked for the first time.
@@ -336,17 +350,17 @@ impl Jobs {
         self.dirty = true;
     }
 
-    /// Whether one should be gone by now and is not.
-    pub(super) fn overdue(&self) -> bool {
-        self.by_uid.values().any(|job| job.state == State::Leaving && !job.reason.is_empty())
+    /// Whether one is on its way out: how long it is waited for hangs on its kubelet.
+    pub(super) fn leaving(&self) -> bool {
+        self.by_uid.values().any(|job| job.state == State::Leaving)
     }
 
-    /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for.
-    pub(super) fn age(&mut self, now: Instant, kubelet_silent: bool) {
-        let grace_max = self.grace_max;
+    /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for, nor for the whole of a long grace.
+    pub(super) fn age(&mut self, now: Instant) {
+        let (grace_max, silent) = (self.grace_max, self.silent);
         for job in self.by_uid.values_mut() {
             let Some(since) = job.leaving_since.filter(|_| job.state == State::Leaving) else { continue };
-            let grace = Duration::from_secs(grace_secs(&job.pod, grace_max));
+            let grace = job.grace(grace_max, silent);
             if now < since + grace + GRACE_SLACK {
                 continue;
             }
@@ -358,7 +372,7 @@ impl Jobs {
                 };
                 self.dirty = true;
             }
-            if kubelet_silent {
+            if silent {
                 job.state = State::Stuck;
                 self.dirty = true;
             }
@@ -405,7 +419,11 @@ impl Jobs {
     }
 
     fn grace(&self, job: &Job) -> Duration {
-        Duration::from_secs(grace_secs(&job.pod, self.grace_max))
+        job.grace(self.grace_max, self.silent)
+    }
+
+    fn grace_max_now(&self) -> Duration {
+        if self.silent { self.grace_max.min(GRACE_SILENT_MAX) } else { self.grace_max }
     }
 
     pub(super) fn gone(&self) -> usize {
@@ -446,6 +464,12 @@ impl Jobs {
 }
 
 impl Job {
+    /// How long it may take to go: what it was given, else what it would be.
+    fn grace(&self, grace_max: Duration, silent: bool) -> Duration {
+        let own = self.asked_grace.unwrap_or_else(|| Duration::from_secs(grace_secs(&self.pod, grace_max)));
+        if silent { own.min(GRACE_SILENT_MAX) } else { own }
+    }
+
     const fn over(&self) -> bool {
         matches!(self.state, State::Gone | State::Stuck)
     }
