@@ -12,6 +12,10 @@ use gpuheal_spoke::{
     healaction::{HealAction, HealActionSpec},
     rights::Grant,
 };
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{Client, CustomResourceExt as _};
 use kubesim::{Fault, Then, When, build};
 use serde_json::{Value, json};
@@ -437,6 +441,14 @@ impl World {
     pub(crate) async fn give_lease_to(&self, holder: &str) {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{LEASE}", self.home);
         self.merge(&path, &json!({"spec": {"holderIdentity": holder}})).await;
+    }
+
+    /// As a holder does it that is no spoke of ours, and whose clock is off by so much.
+    pub(crate) async fn renew_lease_of(&self, holder: &str, off: SignedDuration, duration: std::time::Duration) {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{LEASE}", self.home);
+        let at = MicroTime(Timestamp::now() + off);
+        let spec = json!({"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": duration.as_secs()});
+        self.merge(&path, &json!({ "spec": spec })).await;
     }
 
     /// Kills a leader, and clears its Lease so that the next need not wait until that has run out.
