@@ -21,7 +21,8 @@ use crate::verify::{cached_node, hub_now, standing};
 
 /// How often a margin that is too small is looked at again.
 const MARGIN_RECHECK: Duration = Duration::from_millis(100);
-/// How often the API server is asked for a node that our watch does not show, while somebody waits.
+/// How often, while somebody waits, it is looked how the faults stand, of which nothing tells, and the API server is asked for a node
+/// that our watch does not show.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why nothing more is done.
@@ -103,7 +104,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Resolves when somebody says stop, or the reign ends: for whoever waits.
+    /// Resolves when somebody says stop, the reign ends, or something is not as the command assumed any more: for whoever waits.
     pub(super) async fn interrupted(&self) {
         let mut stop = self.stop.clone();
         let mut leadership = self.ctx.deps.leadership.clone();
@@ -116,8 +117,8 @@ impl Guard<'_> {
                 () = until(&mut leadership, |now| now.transitions() != Some(self.reign)) => return,
                 () = change(&mut config) => {}
                 () = change(&mut nodes) => {}
-                () = tokio::time::sleep(ASK_EVERY), if self.missing() => {
-                    if matches!(self.is_there().await, Ok(false)) {
+                () = tokio::time::sleep(ASK_EVERY) => {
+                    if self.missing() && matches!(self.is_there().await, Ok(false)) {
                         return;
                     }
                 }

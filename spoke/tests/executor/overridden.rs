@@ -5,7 +5,7 @@ use gpuheal_proto::{
     command::Command,
     link::v1::{CommandState, CommandStatus, RefusalCode},
 };
-use gpuheal_spoke::ports::LocalConfig;
+use gpuheal_spoke::ports::{LocalConfig, Standing};
 use serde_json::{Value, json};
 use testkube::settled;
 
@@ -23,6 +23,7 @@ testkube::claims![
     anothers_marker_mid_drain_stops_it,
     a_label_that_the_ceiling_protects_stops_a_drain_under_way,
     a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays,
+    a_fault_that_is_gone_wakes_a_drain_that_only_waits_for_a_pod_to_finish,
     an_uncordon_is_an_order_also_to_a_drain_of_what_was_marked_before,
     a_taint_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before,
     a_label_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before,
@@ -122,6 +123,23 @@ async fn a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays(w: World) 
     assert_eq!(other.state(), CommandState::Succeeded, "{}", other.reason);
     assert_eq!(w.wire.evictions().len(), asked);
     assert_eq!(marks(&w.node("n1").await), (true, 1, true), "what was done is the release's to undo");
+}
+
+async fn a_fault_that_is_gone_wakes_a_drain_that_only_waits_for_a_pod_to_finish(w: World) {
+    let labels = json!({"gpu-selfhealing.io/evict": "after-completion"});
+    w.gpu_pod("web-1", "n1", json!({"metadata": {"labels": labels}})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("it waits", || async {
+        let action = w.action(command.id).await;
+        action.is_some_and(|action| action["status"]["steps"][1]["pods"][0]["state"] == "waiting for its completion")
+    })
+    .await;
+    *spoke.faults.0.lock().unwrap() = Standing::Cleared;
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::FaultCleared), "{}", end.reason);
+    assert_eq!(w.wire.evictions().len(), 0);
 }
 
 /// A drain of `n1` under way, which an earlier command has marked; its budget has said no.

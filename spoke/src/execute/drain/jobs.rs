@@ -119,7 +119,8 @@ impl Jobs {
             grace_max,
             silent: false,
             impatient: false,
-            dirty: false,
+            // Whom it waits for is to be seen, also when nothing happens for long.
+            dirty: plan.planned().any(|planned| planned.after_completion),
             returns: Returns::default(),
             stay: plan.skipped.iter().map(|skipped| skipped.pod.uid.clone()).collect(),
             relist: None,
