@@ -29,6 +29,9 @@ const GRACE_SILENT_MAX: Duration = Duration::from_secs(30);
 /// From so many attempts in a row on that brought no answer, people are told: one or two a restarting API server explains,
 /// and the third is asked some 3 s (1 + 2, with jitter half of it at least) and three timeouts of 2 s after the first.
 const UNANSWERED_TOLD: u32 = 3;
+/// What to say where a budget keeps a pod that serves nobody.
+const UNREADY: &str =
+    "the pod itself is not ready, and such a one may go under a budget with unhealthyPodEvictionPolicy: AlwaysAllow";
 /// Bytes of an owner's UID in a record: one of the API server's own has 36.
 const OWNER_UID_MAX: usize = 64;
 
@@ -260,7 +263,10 @@ impl Jobs {
                 job.go();
                 return None;
             }
-            Outcome::Budget { wait, why } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Budget { wait, why } => {
+                let why = if job.pod.ready { why } else { format!("{why}; {UNREADY}") };
+                (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false)
+            }
             Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
             Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
             Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),

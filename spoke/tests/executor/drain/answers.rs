@@ -22,6 +22,7 @@ testkube::claims![
     a_budget_that_could_not_be_decided_on_in_time_is_asked_again,
     a_failing_api_server_is_told_as_what_it_is,
     a_pod_whose_namespace_goes_away_is_left_to_it,
+    a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out,
 ];
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -222,4 +223,19 @@ async fn a_pod_whose_namespace_goes_away_is_left_to_it(w: World) {
     w.delete_now("web-1").await;
     let end = spoke.ended(command.id).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 1), "{}", end.reason);
+}
+
+async fn a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out(w: World) {
+    w.guarded_pod().await;
+    let path = format!("/api/v1/namespaces/{}/pods/guarded-1/status", w.ns);
+    let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    raw::patch(&w.admin, &path, raw::STRATEGIC_MERGE_PATCH, &conditions).await.expect(200);
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.send(signed(&w.command("n1", 1, vec![mark(), drain()]).await)).await;
+    let running = spoke.told("that it is blocked", |status| blocked(status, "guarded-1").is_some()).await;
+    let why = blocked(&running, "guarded-1").unwrap();
+    assert!(
+        why.contains("guarded") && why.contains("not ready") && why.contains("unhealthyPodEvictionPolicy: AlwaysAllow"),
+        "{why}"
+    );
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn pod(name: &str) -> PodFacts {
-    PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ..PodFacts::default() }
+    PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ready: true, ..PodFacts::default() }
 }
 
 fn planned(name: &str) -> Planned {
