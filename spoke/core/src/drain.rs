@@ -16,7 +16,7 @@ use std::{
 use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 
 pub use self::{
-    answer::{Answer, Reply, backoff, classify},
+    answer::{Answer, Reply, backoff, classify, lacks_right},
     pod::PodFacts,
     users::{Claims, Devices, Unknown, Users},
 };

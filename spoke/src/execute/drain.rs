@@ -272,16 +272,21 @@ impl Work<'_> {
             if let Some(why) = self.only_ready(run, &uid).or(unread) {
                 self.waits(run, &uid, &why);
             } else if let Some(why) = self.stays(run, &uid, &now) {
-                if let Some((record, told)) = self.jobs.stays(&uid, &why) {
-                    self.skipped.push(record);
-                    tell(run, &format!("stays-{uid}"), told);
-                }
+                self.leave(run, &uid, &why);
             } else if let Some(call) = self.jobs.launch(&uid) {
                 let kube = run.ctx.kube.clone();
                 self.calls.spawn(async move { (uid, evict::evict(&kube, &call).await) });
             }
         }
         Ok(())
+    }
+
+    /// It is to stay after all, and is named.
+    fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
+        if let Some((record, told)) = self.jobs.stays(uid, why) {
+            self.skipped.push(record);
+            tell(run, &format!("stays-{uid}"), told);
+        }
     }
 
     fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
@@ -335,6 +340,9 @@ impl Work<'_> {
         let Ok((uid, outcome)) = done else { return };
         if outcome == Outcome::Accepted {
             run.ctx.deps.metrics.inc(metrics::EVICTED, &[]);
+        }
+        if let Outcome::NoRight { why } = &outcome {
+            return self.leave(run, &uid, why);
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");

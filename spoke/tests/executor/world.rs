@@ -143,6 +143,13 @@ impl World {
         }
     }
 
+    /// On kubesim, which has no grants, what an account was not granted.
+    pub(crate) fn deny(&self, verb: &str, resource: &str) {
+        if let Some(sim) = self.cluster.as_sim() {
+            sim.faults().deny(verb, resource, Some(&account::user(&self.home)));
+        }
+    }
+
     pub(crate) fn cut_pod_watches(&self) {
         match self.cluster.as_sim() {
             Some(sim) => sim.faults().drop_watches("pods"),

@@ -246,7 +246,9 @@ fn answers_are_told_apart_by_status_and_cause() {
     assert_eq!(ask(429, &["DisruptionBudget"], Some(secs(10))), Answer::Budget { retry_after: Some(secs(10)) });
     assert_eq!(ask(429, &[], Some(secs(1))), Answer::Throttled { retry_after: Some(secs(1)) }, "throttling is no PDB");
     assert_eq!(ask(403, &["NamespaceTerminating"], None), Answer::NamespaceTerminating);
-    assert_eq!(ask(403, &[], None), Answer::Denied { retry_after: None }, "RBAC, or a budget below zero");
+    assert_eq!(ask(403, &[], None), Answer::Denied { retry_after: None }, "a budget below zero");
+    let rbac = r#"pods "a" is forbidden: User "system:serviceaccount:x:y" cannot create resource "pods/eviction" in API group """#;
+    assert_eq!(says(403, "Forbidden", rbac), Answer::NoRight);
     assert_eq!(ask(400, &[], None), Answer::Denied { retry_after: None }, "no reason: a proxy's word");
     assert_eq!(says(400, "BadRequest", "strict decoding error"), Answer::Invalid);
     assert_eq!(ask(504, &[], Some(secs(10))), Answer::Unanswered { retry_after: Some(secs(10)) });

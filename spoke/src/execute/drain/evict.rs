@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::kubernetes::FIELD_MANAGER;
-use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, admission::against, classify};
+use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, admission::against, classify, lacks_right};
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::{
     Api,
@@ -64,6 +64,10 @@ pub(super) enum Outcome {
     Invalid {
         why: String,
     },
+    /// Our account may not: what the server says.
+    NoRight {
+        why: String,
+    },
 }
 
 /// Asks once, and looks once where the answer leaves it open. Neither waits: this is joined when the drain ends.
@@ -118,6 +122,7 @@ async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
         Answer::ManyBudgets => Outcome::ManyBudgets { why: name_budgets(kube, &call.pod).await },
         Answer::NamespaceTerminating => Outcome::Terminating,
         Answer::Denied { retry_after } => Outcome::Denied { wait: retry_after, why: words(raw) },
+        Answer::NoRight => Outcome::NoRight { why: words(raw) },
         Answer::WebhookFailed => Outcome::Denied { wait: None, why: words(raw) },
         Answer::Failed { retry_after } => match look(kube, &call.pod).await {
             Outcome::Again { .. } => {
@@ -186,6 +191,9 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
         Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
         Err(error) if error.transient() => Outcome::Doubt,
+        Err(error) if error.code() == Some(403) && lacks_right(&error.to_string()) => {
+            Outcome::NoRight { why: error.to_string().chars().take(WORDS_CHARS_MAX).collect() }
+        }
         Err(error) => Outcome::Denied { wait: None, why: error.to_string() },
     }
 }

@@ -279,7 +279,7 @@ impl Jobs {
                 let why = job.unanswered_words("neither its eviction nor a look at it was answered".to_owned());
                 (backoff(job.attempt, None, crate::chance::chance(0.0)), why, false)
             }
-            Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
+            Outcome::Invalid { why } | Outcome::NoRight { why } => (SLOW_RECHECK, why, true),
             Outcome::Unsent => {
                 job.state = State::Waiting;
                 job.calls = job.calls.saturating_sub(1);
