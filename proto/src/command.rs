@@ -275,6 +275,8 @@ words!(
         Unsupported = "UNSUPPORTED",
         /// Not now: too much at once.
         Busy = "BUSY",
+        /// Nothing keeps new pods off the node that is to be drained.
+        Unmarked = "UNMARKED",
     }
 );
 
@@ -309,6 +311,13 @@ impl Command {
     #[must_use]
     pub fn changes_node(&self) -> bool {
         self.action() != Action::Notify
+    }
+
+    /// Whether it drains a node that an earlier command has marked: it has no mark step of its own.
+    #[must_use]
+    pub fn drains_marked(&self) -> bool {
+        let has = |is: fn(&Step) -> bool| self.steps.iter().any(is);
+        has(|step| matches!(step, Step::Drain(_))) && !has(|step| matches!(step, Step::Mark { .. }))
     }
 
     /// Whether it writes to the Node object.

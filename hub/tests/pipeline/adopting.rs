@@ -80,7 +80,7 @@ async fn a_cluster_is_taken_over_once_its_leader_says_that_all_was_told_and_not_
     world.run("UPDATE hub_state SET hub_term = hub_term + 1, raised_at = clock_timestamp()").await;
     world.faults(&c1, &[xid79(&c1, 1)]).await;
     let taken_over = "SELECT COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false) FROM clusters";
-    world.told(&c1, false, (0..10).map(node).collect()).await;
+    world.shown(&c1, false, (0..10).map(node).collect()).await;
     world.decide().await;
     assert_eq!((world.text(taken_over).await.as_str(), world.count("commands").await), ("false", 0));
     world.nothing_new(&c1, true).await;

@@ -80,11 +80,11 @@ impl World {
     }
 
     pub(crate) async fn snapshot(&self, cluster: &ClusterId, nodes: Vec<v1::NodeState>) {
-        self.told(cluster, true, nodes).await;
+        self.shown(cluster, true, nodes).await;
     }
 
     /// A snapshot, whose leader says whether all else was told too.
-    pub(crate) async fn told(&self, cluster: &ClusterId, all_told: bool, nodes: Vec<v1::NodeState>) {
+    pub(crate) async fn shown(&self, cluster: &ClusterId, all_told: bool, nodes: Vec<v1::NodeState>) {
         let part = v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] };
         self.say(cluster, all_told, v1::cluster_state::Body::Snapshot(part)).await;
     }

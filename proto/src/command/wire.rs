@@ -236,4 +236,5 @@ refusal_wire!(
     Stopped,
     Unsupported,
     Busy,
+    Unmarked,
 );

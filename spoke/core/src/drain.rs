@@ -16,7 +16,7 @@ use std::{
 use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 
 pub use self::{
-    answer::{Answer, Reply, backoff, classify},
+    answer::{Answer, Reply, backoff, classify, lacks_right},
     pod::PodFacts,
     users::{Claims, Devices, Unknown, Users},
 };
@@ -25,10 +25,15 @@ pub use self::{
 const USES_ANOTHER: &str = "uses another GPU";
 /// GPU resources when the command names none.
 const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+/// What the label [`LABEL_EVICT`] may say. Anything else is a protection that somebody has mistyped, and protects.
+pub const EVICT_WORDS: [&str; 3] = ["now", "after-completion", "never"];
 /// Kubernetes' own default grace.
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
 /// Never below: 0 deletes at once, past the kubelet.
 const GRACE_MIN: Duration = Duration::from_secs(1);
+
+/// UIDs of pods that are ready and stay so, by their controller's UID.
+pub type Ready = BTreeMap<String, BTreeSet<String>>;
 
 /// What the planner needs besides the pods.
 #[derive(Clone, Copy)]
@@ -43,8 +48,8 @@ pub struct Rules<'a> {
     pub stateful_allowed: &'a BTreeSet<String>,
     /// What is known of storage: claims by `namespace/name` that are bound.
     pub bound_claims: &'a BTreeSet<String>,
-    /// Ready pods by controller UID in the whole cluster, as far as seen.
-    pub ready_by_owner: &'a BTreeMap<String, u32>,
+    /// Ready pods in the whole cluster, as far as seen.
+    pub ready_by_owner: &'a Ready,
     /// ResourceClaims, `namespace/name`, of which it is known that they are for no GPU. One that is not known counts as one
     /// that is.
     pub other_devices: &'a BTreeSet<String>,
@@ -122,7 +127,7 @@ pub fn plan(pods: Vec<PodFacts>, rules: &Rules<'_>) -> Plan {
             Verdict::NotOurs(why) => plan.skipped.push(Skipped { pod, why: why.to_owned(), holds_gpu: false }),
             Verdict::Stays(why) => plan.skipped.push(Skipped { pod, why, holds_gpu: true }),
             Verdict::Goes => {
-                let after_completion = pod.label(LABEL_EVICT) == Some("after-completion");
+                let after_completion = after_completion(&pod);
                 let list = if pod.claims.is_empty() { &mut plan.stateless } else { &mut plan.stateful };
                 list.push(Planned { pod, after_completion });
             }
@@ -148,13 +153,28 @@ fn judge(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
     if let Some(why) = elsewhere(pod, rules) {
         return Verdict::Elsewhere(why);
     }
-    if pod.label(LABEL_EVICT) == Some("never") {
-        return Verdict::Stays(format!("label {LABEL_EVICT}: never"));
+    match stays(pod, rules).or_else(|| only_ready(pod, rules.ready_by_owner)) {
+        Some(why) => Verdict::Stays(why),
+        None => Verdict::Goes,
+    }
+}
+
+/// Why a pod that holds a GPU is left where it is: its own word, the ceiling, its storage. Nothing when nothing keeps it. Also asked
+/// when its turn comes, since all of that may change while others go.
+#[must_use]
+pub fn stays(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
+    match pod.label(LABEL_EVICT) {
+        None => {}
+        Some("never") => return Some(format!("label {LABEL_EVICT}: never")),
+        Some(word) if EVICT_WORDS.contains(&word) => {}
+        Some(word) => {
+            return Some(format!("label {LABEL_EVICT}: {word:?} is none of {}, and counts as never", EVICT_WORDS.join(", ")));
+        }
     }
     if !(rules.namespace_allowed)(&pod.namespace) {
-        return Verdict::Stays(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));
+        return Some(format!("the cluster's ceiling does not allow namespace {}", pod.namespace));
     }
-    if pod.claims.is_empty() { Verdict::Goes } else { stateful(pod, rules) }
+    if pod.claims.is_empty() { None } else { stateful(pod, rules) }
 }
 
 fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
@@ -184,25 +204,31 @@ fn elsewhere(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
         .then(|| format!("{USES_ANOTHER}, as was known when the drain began"))
 }
 
-/// The checks of a pod with storage: its namespace's word, its claims bound, not the only ready replica.
-fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Verdict {
+/// The checks of a pod with storage: its namespace's word, its claims bound.
+fn stateful(pod: &PodFacts, rules: &Rules<'_>) -> Option<String> {
     if !rules.drain.include_stateful {
-        return Verdict::Stays("has storage, and policy leaves stateful pods".to_owned());
+        return Some("has storage, and policy leaves stateful pods".to_owned());
     }
     if !rules.stateful_allowed.contains(&pod.namespace) {
-        return Verdict::Stays(format!("has storage, and namespace {} does not allow stateful eviction", pod.namespace));
+        return Some(format!("has storage, and namespace {} does not allow stateful eviction", pod.namespace));
     }
     let unbound = pod.claims.iter().find(|claim| !rules.bound_claims.contains(&format!("{}/{claim}", pod.namespace)));
-    if let Some(claim) = unbound {
-        return Verdict::Stays(format!("its claim {claim} is not bound"));
-    }
-    let ready = pod.owner.as_ref().and_then(|owner| rules.ready_by_owner.get(&owner.uid)).copied();
-    match (pod.ready, &pod.owner, ready) {
-        (true, Some(owner), Some(1)) if owner.replicated() => {
-            Verdict::Stays(format!("the only ready replica of {} {}", owner.kind, owner.name))
-        }
-        _ => Verdict::Goes,
-    }
+    unbound.map(|claim| format!("its claim {claim} is not bound"))
+}
+
+/// Why a pod with storage does not go yet: no other replica of its owner is ready. What is not known counts as no. Also asked when
+/// its turn comes, since then others of them are gone.
+#[must_use]
+pub fn only_ready(pod: &PodFacts, ready_by_owner: &Ready) -> Option<String> {
+    let owner = pod.owner.as_ref().filter(|owner| owner.replicated() && pod.ready && !pod.claims.is_empty())?;
+    let others = ready_by_owner.get(&owner.uid).is_some_and(|ready| ready.iter().any(|uid| *uid != pod.uid));
+    (!others).then(|| format!("the only ready replica of {} {}", owner.kind, owner.name))
+}
+
+/// Whether a pod asks to be let finish.
+#[must_use]
+pub fn after_completion(pod: &PodFacts) -> bool {
+    pod.label(LABEL_EVICT) == Some("after-completion")
 }
 
 /// Whether a pod holds GPUs: requests of any container, init containers included, or a claim of devices of which it is not

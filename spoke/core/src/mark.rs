@@ -45,6 +45,23 @@ pub struct Want {
 }
 
 impl Want {
+    /// What the mark that stands on a node has set: by its undo record, and by the node itself where that tells nothing. Nothing
+    /// when nothing is set.
+    #[must_use]
+    pub fn standing(record: &Undo, node: &NodeFacts) -> Option<Self> {
+        let has = |kind| record.fields.iter().any(|field| field.kind == kind);
+        let want = if record.fields.is_empty() {
+            Self {
+                label: node.label(LABEL_STATUS) == Some(STATUS_FAULTY),
+                taint: node.has_taint(TAINT_FAULTY),
+                cordon: node.unschedulable == Some(true),
+            }
+        } else {
+            Self { label: has(UndoKind::Label), taint: has(UndoKind::Taint), cordon: has(UndoKind::Unschedulable) }
+        };
+        (want.label || want.taint || want.cordon).then_some(want)
+    }
+
     /// What of it somebody has taken off the node, in words. Only judged once the write of `plan_rev` shows, so that a
     /// watch that lags behind it is not taken for a person.
     #[must_use]

@@ -28,7 +28,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 pub use self::{
-    live::{Live, Standing, check_faults},
+    live::{Live, Standing, check_faults, unmarked},
     trust::Trust,
 };
 use crate::ceiling::show;

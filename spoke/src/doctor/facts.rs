@@ -152,8 +152,8 @@ pub struct Pod {
     pub claims: Vec<String>,
     /// Volumes that go with it or stay behind: `emptyDir` on disk and `hostPath`, by name.
     pub scratch: Vec<String>,
-    /// `gpu-selfhealing.io/evict: never`.
-    pub never: bool,
+    /// What its label `gpu-selfhealing.io/evict` says.
+    pub evict: Option<String>,
 }
 
 /// A PodDisruptionBudget.

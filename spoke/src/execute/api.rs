@@ -1,5 +1,6 @@
 //! Calls to the API server as the executor makes them: each with a timeout, none repeated behind its back, all of them
-//! slowed when the server says that it is overloaded.
+//! slowed when the server says that it is overloaded. What changes a node or a pod never waits here: whoever sends it has asked
+//! the guard just before, and what that said is old after a wait. It is given back unsent, and the guard waits.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,6 +14,9 @@ use tokio::time::Instant;
 
 /// Longest API call of the executor: half of the margin that a step asks of the Lease.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest patience that one answer of the server gets, whatever it asks for: a command's own deadlines are minutes away, and
+/// whoever is still overloaded then says so again.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
 /// Largest answer to an eviction that is read: a Status is about 1 KiB.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
@@ -62,12 +66,27 @@ impl Kube {
         Ok(node.is_some_and(|node| node.metadata.uid.as_deref() == Some(uid)))
     }
 
-    /// One call, bounded.
+    /// One call that reads, or writes what is our own, bounded; sent once the server wants it.
     ///
     /// # Errors
     /// What the server said, or that it said nothing.
     pub async fn call<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
-        self.wait().await;
+        if let Some(until) = self.patience() {
+            tokio::time::sleep_until(until).await;
+        }
+        self.send(verb, call).await
+    }
+
+    /// One call that changes what is not our own, or hangs on one that does, bounded; sent at once or not at all.
+    ///
+    /// # Errors
+    /// The same, or that the server has asked for patience: then nothing was sent.
+    pub async fn effect<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
+        self.wanted(verb)?;
+        self.send(verb, call).await
+    }
+
+    async fn send<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(source)) => {
@@ -83,12 +102,12 @@ impl Kube {
         }
     }
 
-    /// One raw request, bounded; its status, header and body.
+    /// One raw request with an effect, bounded; its status, header and body.
     ///
     /// # Errors
-    /// When no answer came.
+    /// When no answer came, or it was not sent, as by [`Kube::effect`].
     pub async fn raw(&self, verb: &'static str, request: http::Request<Vec<u8>>) -> Result<Raw, Error> {
-        self.wait().await;
+        self.wanted(verb)?;
         let (parts, body) = request.into_parts();
         let ask = async {
             let response = self.client.send(http::Request::from_parts(parts, Body::from(body))).await?;
@@ -104,18 +123,22 @@ impl Kube {
         }
     }
 
-    /// Every call waits for so long: the server is overloaded.
+    /// Every call waits for so long, but no longer than [`PATIENCE_MAX`]: the server is overloaded.
     pub fn slow(&self, wait: Duration) {
-        let until = Instant::now() + wait;
+        let until = Instant::now() + wait.min(PATIENCE_MAX);
         let mut patience = self.patience.lock().expect("no holder of this lock panics");
         *patience = Some(patience.map_or(until, |old| old.max(until)));
     }
 
-    async fn wait(&self) {
+    /// Until when the server wants to be left alone; nothing when it does not.
+    #[must_use]
+    pub fn patience(&self) -> Option<Instant> {
         let until = *self.patience.lock().expect("no holder of this lock panics");
-        if let Some(until) = until {
-            tokio::time::sleep_until(until).await;
-        }
+        until.filter(|until| *until > Instant::now())
+    }
+
+    fn wanted(&self, verb: &'static str) -> Result<(), Error> {
+        self.patience().map_or(Ok(()), |_| Err(Error::Throttled { verb }))
     }
 }
 
@@ -149,6 +172,12 @@ pub enum Error {
         /// What was tried.
         verb: &'static str,
     },
+    /// The API server has asked for patience, so it was not sent.
+    #[error("{verb}: not sent, the API server asks for patience")]
+    Throttled {
+        /// What was to be tried.
+        verb: &'static str,
+    },
 }
 
 impl Error {
@@ -160,7 +189,7 @@ impl Error {
                 kube::Error::Api(status) => Some(status.code),
                 _ => None,
             },
-            Self::Timeout { .. } => None,
+            Self::Timeout { .. } | Self::Throttled { .. } => None,
         }
     }
 
@@ -168,6 +197,12 @@ impl Error {
     #[must_use]
     pub fn conflict(&self) -> bool {
         matches!(self.code(), Some(409 | 422))
+    }
+
+    /// The API server was not asked.
+    #[must_use]
+    pub fn unsent(&self) -> bool {
+        matches!(self, Self::Throttled { .. })
     }
 
     /// The object is not there. An unreachable server is never this.
@@ -180,5 +215,35 @@ impl Error {
     #[must_use]
     pub fn transient(&self) -> bool {
         self.code().is_none_or(|code| code == 429 || code >= 500)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_an_effect_is_not_sent_late_and_what_reads_waits_no_longer_than_a_minute() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let kube = Kube::new(Client::try_from(config).unwrap());
+        let sent = AtomicU32::new(0);
+        let call = || async { Ok::<_, kube::Error>(sent.fetch_add(1, Ordering::SeqCst)) };
+        kube.effect("patch node", call()).await.unwrap();
+        let asked = Duration::from_millis(300);
+        let began = Instant::now();
+        kube.slow(asked);
+        assert!(matches!(kube.effect("patch node", call()).await, Err(Error::Throttled { .. })));
+        let request = http::Request::post("/evict").body(Vec::new()).unwrap();
+        assert!(matches!(kube.raw("evict", request).await, Err(Error::Throttled { .. })));
+        assert_eq!(sent.load(Ordering::SeqCst), 1);
+        kube.call("get node", call()).await.unwrap();
+        assert!(began.elapsed() >= asked);
+        kube.effect("patch node", call()).await.unwrap();
+        assert_eq!(sent.load(Ordering::SeqCst), 3);
+        kube.slow(Duration::from_secs(3600));
+        assert!(kube.patience().is_some_and(|until| until <= Instant::now() + PATIENCE_MAX));
     }
 }

@@ -9,15 +9,14 @@ mod look;
 mod scope;
 mod volumes;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::Pin,
-    time::Duration,
-};
+use std::{collections::BTreeSet, pin::Pin, time::Duration};
 
 use futures::{Stream, StreamExt as _};
-use gpuheal_proto::command::{Command, DeadlineOutcome, Drain, Step};
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Rules, plan};
+use gpuheal_proto::{
+    chain::chain,
+    command::{Command, DeadlineOutcome, Drain, Step},
+};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Ready, Rules, only_ready, plan, stays};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -29,7 +28,7 @@ use tokio::{
 };
 
 use self::{evict::Outcome, jobs::Jobs, scope::Scope};
-use super::{Ctx, guard::Halt, notify, run::Run};
+use super::{Ctx, guard::Halt, mark, notify, run::Run};
 use crate::{
     events::{Kind, Moment},
     healaction::PodRecord,
@@ -52,8 +51,8 @@ type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Err
 /// Drains the node.
 pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Result<String, Halt> {
     let mut events = watch_pods(run);
-    let marks = run.command.steps.iter().any(|step| matches!(step, Step::Mark { .. }));
-    if !marks {
+    if run.command.drains_marked() {
+        mark::standing(run).await?;
         notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
     }
     let earlier = run.pods_before(index);
@@ -63,7 +62,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     let scope = Scope::of(run.ctx, run.command, claims, &earlier);
     scope.tell(&mut pods, drain);
     let storage = look::storage(&run.ctx.kube, &pods, drain, scope.other_devices()).await;
-    let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes);
+    let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes, &BTreeSet::new());
     let mut plan = plan(
         pods,
         &Rules {
@@ -84,15 +83,18 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     jobs.recall(&earlier);
     late.into_iter().for_each(|pod| jobs.came_later(pod));
     let mut work = Work {
+        drain,
         gone_before: gone_before(earlier, &plan),
         jobs,
         calls: JoinSet::new(),
         deadline: deadline(run, index, drain)?,
         outcome: drain.on_deadline,
+        extended: false,
         bypass: drain.allow_pdb_bypass,
         skipped,
         spared: spared(&plan).collect(),
         scope: scope.words(&plan),
+        other_devices: scope.into_other_devices(),
         kept: String::new(),
         index,
     };
@@ -140,7 +142,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &BTreeSet::new(),
             bound_claims: &BTreeSet::new(),
-            ready_by_owner: &BTreeMap::new(),
+            ready_by_owner: &Ready::new(),
             other_devices: scope.other_devices(),
             spared: scope.spared(),
         },
@@ -173,17 +175,33 @@ fn uid(pod: &PodFacts) -> &str {
     pod.uid.as_str()
 }
 
-struct Work {
+/// A pod's storage when its turn has come.
+#[derive(Default)]
+struct StorageNow {
+    known: look::Storage,
+    /// Why its volumes could not follow it.
+    stuck: Option<String>,
+    /// Why it is not known.
+    unread: Option<String>,
+}
+
+struct Work<'a> {
+    /// The command's words.
+    drain: &'a Drain,
     jobs: Jobs,
     calls: JoinSet<(String, Outcome)>,
     deadline: Instant,
     outcome: DeadlineOutcome,
+    /// The deadline was moved once for those on their way out.
+    extended: bool,
     bypass: bool,
     skipped: Vec<PodRecord>,
     /// Pods that use another GPU.
     spared: Vec<PodRecord>,
     /// What became of the wish to drain one GPU alone.
     scope: String,
+    /// ResourceClaims that are for no GPU.
+    other_devices: BTreeSet<String>,
     /// What to say of volumes that a dead node keeps.
     kept: String,
     /// Pods that went while somebody else was at work on this drain.
@@ -191,23 +209,28 @@ struct Work {
     index: usize,
 }
 
-impl Work {
+impl Work<'_> {
     async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
         let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
+            self.look(run);
             self.launch(run).await?;
-            let wake = self.jobs.next_due().unwrap_or(self.deadline).min(self.deadline);
+            if self.jobs.settled() {
+                break;
+            }
+            let next = [self.jobs.next_due(), run.ctx.kube.patience()].into_iter().flatten().min();
+            let wake = next.unwrap_or(self.deadline).min(self.deadline);
             let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
             tokio::select! {
                 Some(done) = self.calls.join_next() => self.answered(run, done),
                 event = events.next() => self.jobs.seen(event, Instant::now()),
                 () = run.guard.interrupted() => run.guard.pass().await?,
                 // Its kubelet may fall silent.
-                Ok(()) = changes.changed(), if self.jobs.overdue() => {}
+                Ok(()) = changes.changed(), if self.jobs.leaving() => {}
                 () = sleep_until(wake) => {}
             }
-            let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
-            self.jobs.age(Instant::now(), node.is_some_and(|node| look::kubelet_silent(&node)));
+            self.look(run);
+            self.jobs.age(Instant::now());
             for (owner, told) in self.jobs.take_told() {
                 tell(run, Moment::of("returns", &owner), told);
             }
@@ -221,14 +244,32 @@ impl Work {
         Ok(())
     }
 
-    /// Asks for every eviction that is due, each after the guard.
-    async fn launch(&mut self, run: &Run<'_>) -> Result<(), Halt> {
+    fn look(&mut self, run: &Run<'_>) {
+        let node = run.ctx.deps.nodes.node(run.command.target.node.name.as_str());
+        let silent = node.is_some_and(|node| look::kubelet_silent(&node));
+        self.jobs.look(run.ctx.config().grace_max(self.drain.grace_max), silent);
+    }
+
+    /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone nobody is due: what
+    /// happens meanwhile is seen.
+    async fn launch(&mut self, run: &mut Run<'_>) -> Result<(), Halt> {
         for uid in self.jobs.due(Instant::now()) {
-            if self.calls.len() >= IN_FLIGHT_MAX {
+            if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() {
                 return Ok(());
             }
+            if let Some(why) = self.only_ready(run, &uid) {
+                self.waits(run, &uid, &why);
+                continue;
+            }
+            let now = self.storage_now(run, &uid).await?;
             run.guard.pass().await?;
-            if let Some(call) = self.jobs.launch(&uid) {
+            // From here on nothing is waited for.
+            let unread = now.unread.as_ref().map(|why| format!("its storage could not be read: {why}"));
+            if let Some(why) = self.only_ready(run, &uid).or(unread) {
+                self.waits(run, &uid, &why);
+            } else if let Some(why) = self.stays(run, &uid, &now) {
+                self.leave(run, &uid, &why);
+            } else if let Some(call) = self.jobs.launch(&uid) {
                 let kube = run.ctx.kube.clone();
                 self.calls.spawn(async move { (uid, evict::evict(&kube, &call).await) });
             }
@@ -236,10 +277,68 @@ impl Work {
         Ok(())
     }
 
+    /// It is to stay after all, and is named.
+    fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
+        if let Some((record, told)) = self.jobs.stays(uid, why) {
+            self.skipped.push(record);
+            tell(run, Moment::of("stays", &uid), told);
+        }
+    }
+
+    fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
+        if let Some(told) = self.jobs.waits(uid, why, Instant::now()) {
+            tell(run, Moment::of("blocked", &uid), told);
+        }
+    }
+
+    /// Why a pod with storage waits for another replica to be ready: those that were may be gone by now, and this drain evicted them.
+    fn only_ready(&self, run: &Run<'_>, uid: &str) -> Option<String> {
+        let pod = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty())?;
+        only_ready(pod, &look::ready_by_owner(&run.ctx.deps.nodes, &self.jobs.going()))
+    }
+
+    /// What is known of a pod's storage now that its turn has come: minutes or hours after the plan.
+    async fn storage_now(&self, run: &Run<'_>, uid: &str) -> Result<StorageNow, Halt> {
+        let Some(pod) = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty()) else { return Ok(StorageNow::default()) };
+        let (kube, node) = (&run.ctx.kube, run.command.target.node.name.as_str());
+        loop {
+            let ask = async {
+                let known = look::storage(kube, std::slice::from_ref(pod), self.drain, &self.other_devices).await;
+                let stuck = volumes::in_the_way(kube, node, pod, &known.volumes).await;
+                let unread = known.unread.clone().or_else(|| Some(chain(stuck.as_ref().err()?).to_string()));
+                StorageNow { known, stuck: stuck.ok().flatten(), unread }
+            };
+            tokio::select! {
+                now = ask => return Ok(now),
+                () = run.guard.interrupted() => run.guard.pass().await?,
+            }
+        }
+    }
+
+    /// Why a pod whose turn has come is to stay after all: its own word, the ceiling, its storage.
+    fn stays(&self, run: &Run<'_>, uid: &str, now: &StorageNow) -> Option<String> {
+        let pod = self.jobs.to_judge(uid)?;
+        let config = run.ctx.config();
+        let rules = Rules {
+            drain: self.drain,
+            gpu: None,
+            namespace_allowed: &|namespace| config.namespace_allowed(namespace),
+            stateful_allowed: &now.known.allowed,
+            bound_claims: &now.known.bound,
+            ready_by_owner: &Ready::new(),
+            other_devices: &self.other_devices,
+            spared: &BTreeSet::new(),
+        };
+        stays(pod, &rules).or_else(|| now.stuck.clone())
+    }
+
     fn answered(&mut self, run: &mut Run<'_>, done: Result<(String, Outcome), tokio::task::JoinError>) {
         let Ok((uid, outcome)) = done else { return };
         if outcome == Outcome::Accepted {
             run.ctx.deps.metrics.inc(metrics::EVICTED, &[]);
+        }
+        if let Outcome::NoRight { why } = &outcome {
+            return self.leave(run, &uid, why);
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
@@ -247,12 +346,18 @@ impl Work {
         }
     }
 
-    /// First what was let finish until now is evicted. Then the policy's word: wait until `finish_by`, pass the budgets, or stop
-    /// and ask.
+    /// First what was let finish until now is evicted, and what is on its way out gets its grace. Then the policy's word: wait until
+    /// `finish_by`, pass the budgets, or stop and ask.
     async fn past_deadline(&mut self, run: &Run<'_>) -> Result<(), Halt> {
         if self.jobs.end_patience(Instant::now()) {
             self.deadline = self.last_wait().min(finish_by(run)?);
             tracing::info!(command.id = %run.command.id, "deadline passed: what was let finish until now is evicted");
+            return Ok(());
+        }
+        // Whoever is on its way out only needs its grace: nobody is to be asked for any more.
+        if let Some(by) = self.jobs.last_gone_by().filter(|_| !std::mem::replace(&mut self.extended, true)) {
+            self.deadline = by.min(finish_by(run)?);
+            tracing::info!(command.id = %run.command.id, "deadline passed: all that are left are on their way out, and have their grace");
             return Ok(());
         }
         match std::mem::replace(&mut self.outcome, DeadlineOutcome::Stop) {

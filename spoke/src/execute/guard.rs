@@ -12,7 +12,7 @@ use gpuheal_proto::{
 use gpuheal_spoke_core::{
     ceiling::Out,
     mark::{NodeFacts, Want},
-    verify::{STEP_MARGIN, check_faults, check_time, marker},
+    verify::{STEP_MARGIN, check_faults, check_time, marker, unmarked},
 };
 use tokio::sync::watch;
 
@@ -21,7 +21,8 @@ use crate::verify::{cached_node, hub_now, standing};
 
 /// How often a margin that is too small is looked at again.
 const MARGIN_RECHECK: Duration = Duration::from_millis(100);
-/// How often the API server is asked for a node that our watch does not show, while somebody waits.
+/// How often, while somebody waits, it is looked how the faults stand, of which nothing tells, and the API server is asked for a node
+/// that our watch does not show.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why nothing more is done.
@@ -55,6 +56,11 @@ impl Halt {
         Self::end(CommandState::Failed, Refusal::NodeGone, format!("node {} of UID {} is gone", target.name, target.uid))
     }
 
+    /// Nothing keeps pods off the node that is to be drained.
+    pub(super) fn unmarked(node: &NodeFacts) -> Self {
+        Self::end(CommandState::Cancelled, Refusal::Unmarked, unmarked(node))
+    }
+
     /// A person has taken away what we set: that is an order.
     pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
         let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
@@ -71,22 +77,34 @@ pub(super) struct Guard<'a> {
     pub(super) reign: u64,
     /// `start_by` until the first effect, `finish_by` from then on.
     pub(super) by: Timestamp,
-    /// What we have set on the node: a person who takes it away is obeyed.
-    pub(super) marked: Option<Want>,
+    /// What is set on the node, by this command or by the mark before it, and under which plan revision: a person who takes it away
+    /// is obeyed.
+    pub(super) marked: Option<(Want, u64)>,
 }
 
 impl Guard<'_> {
-    /// Waits for margin, then asks everything.
+    /// Waits for margin and for an API server that wants to be left alone, then asks everything. What comes next is sent at once:
+    /// nothing waits between this and the call.
     pub(super) async fn pass(&self) -> Result<(), Halt> {
-        self.there().await?;
-        while self.still_ours()? < STEP_MARGIN {
-            tokio::time::sleep(MARGIN_RECHECK).await;
+        loop {
+            self.there().await?;
+            let margin = self.still_ours()?;
+            self.in_time()?;
+            self.as_assumed()?;
+            if margin < STEP_MARGIN {
+                tokio::time::sleep(MARGIN_RECHECK).await;
+            } else if let Some(until) = self.ctx.kube.patience() {
+                tokio::select! {
+                    () = tokio::time::sleep_until(until) => {}
+                    () = self.interrupted() => {}
+                }
+            } else {
+                return Ok(());
+            }
         }
-        self.in_time()?;
-        self.as_assumed()
     }
 
-    /// Resolves when somebody says stop, or the reign ends: for whoever waits.
+    /// Resolves when somebody says stop, the reign ends, or something is not as the command assumed any more: for whoever waits.
     pub(super) async fn interrupted(&self) {
         let mut stop = self.stop.clone();
         let mut leadership = self.ctx.deps.leadership.clone();
@@ -99,8 +117,8 @@ impl Guard<'_> {
                 () = until(&mut leadership, |now| now.transitions() != Some(self.reign)) => return,
                 () = change(&mut config) => {}
                 () = change(&mut nodes) => {}
-                () = tokio::time::sleep(ASK_EVERY), if self.missing() => {
-                    if matches!(self.is_there().await, Ok(false)) {
+                () = tokio::time::sleep(ASK_EVERY) => {
+                    if self.missing() && matches!(self.is_there().await, Ok(false)) {
                         return;
                     }
                 }
@@ -195,7 +213,7 @@ impl Guard<'_> {
         if let Some(mark) = marker::foreign(&node) {
             return cancelled(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name));
         }
-        match self.marked.and_then(|want| want.taken_away(&node, self.command.plan_rev)) {
+        match self.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev)) {
             Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }

@@ -56,7 +56,7 @@ impl HandLoop {
         self.count(began, admitted.as_ref().map_or_else(|refused| refused.refusal.as_str(), |_| "verified"));
         match admitted {
             Ok(verified) => self.spawn_run(verified, action),
-            Err(refused) if refused.refusal == Refusal::NodeGone && looked_up.is_none() => self.look_up(&envelope),
+            Err(refused) if is_of_node(refused.refusal) && looked_up.is_none() => self.look_up(&envelope),
             Err(refused) if refused.refusal.not_now() => self.say_not_now(id, refused),
             Err(refused) => self.refuse(&envelope, refused, action),
         }
@@ -89,7 +89,7 @@ impl HandLoop {
         let begun = self.begun(action, envelope.command());
         match self.admit(envelope.clone(), Known::Open { begun }, None) {
             Ok(verified) => self.spawn_run(verified, Some(Arc::clone(action))),
-            Err(refused) if refused.refusal == Refusal::NodeGone => self.look_up(&envelope),
+            Err(refused) if is_of_node(refused.refusal) => self.look_up(&envelope),
             Err(refused) if refused.refusal.not_now() => {}
             Err(refused) => self.refuse(&envelope, refused, Some(Arc::clone(action))),
         }
@@ -138,7 +138,7 @@ impl HandLoop {
             .then(|| Refused::new(Refusal::Busy, format!("{running} commands are at work, {RUNNING_MAX} may be")))
     }
 
-    /// Our watch shows no such node, or another machine: the API server is asked once before that is believed.
+    /// Our watch shows no such node, another machine, or one without its mark: the API server is asked once before that is believed.
     fn look_up(&mut self, envelope: &Envelope<Authentic>) {
         let (bytes, command) = (envelope.bytes().to_vec(), envelope.command());
         let (id, name) = (command.id, command.target.node.name.to_string());
@@ -251,6 +251,11 @@ impl HandLoop {
             None => drop(self.tasks.spawn(work)),
         }
     }
+}
+
+/// Whether it says of the node what a watch that is late would say as well.
+const fn is_of_node(refusal: Refusal) -> bool {
+    matches!(refusal, Refusal::NodeGone | Refusal::Unmarked)
 }
 
 /// Creates a tombstone and tells it.

@@ -72,12 +72,27 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
                 }
             }
         };
-        run.guard.marked = Some(want);
+        run.guard.marked = Some((want, run.command.plan_rev));
         tell(run, want);
         return Ok(message);
     }
     run.ctx.deps.metrics.inc(metrics::ANNOTATION_FAILED, &[]);
     Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")))
+}
+
+/// What an earlier command has set on the node, for one that drains and marks nothing itself: what a person takes off that is an order as
+/// well, also when nobody led at that moment. Our watch may be late: before a node counts as not marked it is read.
+pub(super) async fn standing(run: &mut Run<'_>) -> Result<(), Halt> {
+    let shown = cached_node(&run.ctx.deps.nodes, run.command.target.node.name.as_str());
+    let facts = current(run, shown.filter(NodeFacts::quarantined)).await?;
+    let record = run.ctx.records.standing_undo(&facts, run.command);
+    let Some(want) = Want::standing(&record, &facts) else { return Err(Halt::unmarked(&facts)) };
+    let plan_rev = facts.plan_revision().unwrap_or_default();
+    if let Some(what) = want.taken_away(&facts, plan_rev) {
+        return Err(Halt::overridden(what, &facts));
+    }
+    run.guard.marked = Some((want, plan_rev));
+    Ok(())
 }
 
 /// One Event on the node: what is on it now.
@@ -109,7 +124,7 @@ pub(super) async fn patch_node(run: &Run<'_>, patch: &Value) -> Result<Patched, 
     let api: Api<Node> = Api::all(run.ctx.kube.client());
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let name = run.command.target.node.name.as_str();
-    match run.ctx.kube.call("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
+    match run.ctx.kube.effect("patch node", api.patch(name, &params, &Patch::Json::<()>(ops))).await {
         Ok(_) => {
             dies_at!("execute.node-patched");
             Ok(Patched::Yes)

@@ -120,10 +120,10 @@ async fn one(run: &Run<'_>, owner: &Owner<'_>) -> Result<Option<Verdict>, Halt> 
         run.guard.pass().await?;
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch(&uid, &run.command.id.to_string()));
-        match run.ctx.kube.call("restart", api.patch(owner.name, &params, &patch)).await {
+        match run.ctx.kube.effect("restart", api.patch(owner.name, &params, &patch)).await {
             Ok(_) => return Ok(Some(Verdict::Restart)),
             Err(error) if error.not_found() => return Ok(None),
-            Err(error) if error.conflict() => pause(attempt).await,
+            Err(error) if error.conflict() || error.unsent() => pause(attempt).await,
             Err(error) => return Err(halt(error)),
         }
     }

@@ -202,7 +202,7 @@ impl Run<'_> {
         match step {
             Step::Mark { label, taint, cordon } => {
                 let want = Want { label: *label, taint: *taint, cordon: *cordon };
-                self.guard.marked = Some(want);
+                self.guard.marked = Some((want, self.command.plan_rev));
                 mark::tell(self, want);
             }
             Step::Notify { message } => drop(notify::notify(self, message)),

@@ -11,7 +11,7 @@ use gpuheal_spoke_core::drain::{PodFacts, pod};
 
 use super::{
     pool::Pool,
-    resources::{gpu_count, is_gpu},
+    resources::is_gpu,
     wire::{ClaimReference, Container, OwnerReference, PodSeen, moment},
 };
 
@@ -49,7 +49,7 @@ pub struct PodEntry {
     pub ip: Option<IpAddr>,
     /// Who controls it.
     pub owner: Option<Arc<Owner>>,
-    /// GPUs by the limits of its containers.
+    /// GPUs that its containers have at once, sidecars included; slices each for one.
     pub gpus: u32,
     /// Its Ready condition is True.
     pub ready: bool,
@@ -74,7 +74,7 @@ impl PodEntry {
         let PodSeen { metadata, spec, status } = seen;
         let containers = spec.containers.as_deref().unwrap_or_default();
         let resources = together(containers, spec.init_containers.as_deref().unwrap_or_default());
-        let limits = |container: &Container| gpu_count(container.resources.as_ref().and_then(|both| both.limits.as_ref()));
+        let gpus: u64 = resources.iter().filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum();
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
         let made = status.resource_claim_statuses.unwrap_or_default();
         let ready = |all: &Vec<super::wire::Condition>| all.iter().any(|one| one.kind == "Ready" && one.status == "True");
@@ -85,7 +85,7 @@ impl PodEntry {
             node: pools.texts.share(spec.node_name.as_deref().unwrap_or_default()),
             ip: status.pod_ip.and_then(|ip| ip.parse().ok()),
             owner: owner.map(|OwnerReference { kind, name, uid, .. }| pools.owners.share(Owner { kind, name, uid })),
-            gpus: containers.iter().map(limits).sum(),
+            gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
             ready: status.conditions.as_ref().is_some_and(ready),
             deleting: metadata.deletion_timestamp.is_some(),
             mirror: metadata.annotations.is_some_and(|all| all.mirror.is_some()),
@@ -135,17 +135,11 @@ fn holds_gpu(pod: &PodSeen) -> bool {
     pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) || containers.into_iter().any(names)
 }
 
-/// What containers ask for of extended resources: those that run together at once, those before them alone.
+/// What a pod asks for of extended resources at once.
 fn together(containers: &[Container], init: &[Container]) -> BTreeMap<String, u64> {
-    let mut all = BTreeMap::new();
-    for (name, amount) in containers.iter().flat_map(asked) {
-        *all.entry(name).or_default() += amount;
-    }
-    for (name, amount) in init.iter().flat_map(asked) {
-        let most = all.entry(name).or_default();
-        *most = amount.max(*most);
-    }
-    all
+    let sidecar = |container: &Container| container.restart_policy.as_deref() == Some("Always");
+    let init = init.iter().map(|one| pod::Init { sidecar: sidecar(one), amounts: asked(one) });
+    pod::at_once(containers.iter().map(asked), init)
 }
 
 /// Extended resources have a domain in their name; a request of 0 is none, and one that cannot be read is one of 0.

@@ -167,8 +167,10 @@ pub(super) struct PodSpec {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub(super) struct Container {
+    /// Of an init container `Always`, when it is a sidecar.
+    pub(super) restart_policy: Option<String>,
     pub(super) resources: Option<Resources>,
     pub(super) ports: Option<Vec<Port>>,
 }

@@ -4,8 +4,10 @@ mod answers;
 mod course;
 mod deadline;
 pub(crate) mod one_gpu;
+mod patience;
 mod returns;
 mod stuck;
+mod turn;
 
 use gpuheal_proto::link::v1::CommandStatus;
 use testkube::{claims::Claim, settled};
@@ -18,7 +20,17 @@ use crate::{
 
 pub(crate) fn claims() -> Vec<Claim<World>> {
     // First, what waits longest: for half a minute past a pod's grace.
-    [stuck::claims(), course::claims(), answers::claims(), deadline::claims(), one_gpu::claims(), returns::claims()].concat()
+    [
+        stuck::claims(),
+        patience::claims(),
+        course::claims(),
+        answers::claims(),
+        deadline::claims(),
+        one_gpu::claims(),
+        returns::claims(),
+        turn::claims(),
+    ]
+    .concat()
 }
 
 /// A drain of `n1` under way, and its budget has said no.

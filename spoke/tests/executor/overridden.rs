@@ -5,7 +5,7 @@ use gpuheal_proto::{
     command::Command,
     link::v1::{CommandState, CommandStatus, RefusalCode},
 };
-use gpuheal_spoke::ports::LocalConfig;
+use gpuheal_spoke::ports::{LocalConfig, Standing};
 use serde_json::{Value, json};
 use testkube::settled;
 
@@ -23,6 +23,12 @@ testkube::claims![
     anothers_marker_mid_drain_stops_it,
     a_label_that_the_ceiling_protects_stops_a_drain_under_way,
     a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays,
+    a_fault_that_is_gone_wakes_a_drain_that_only_waits_for_a_pod_to_finish,
+    an_uncordon_is_an_order_also_to_a_drain_of_what_was_marked_before,
+    a_taint_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before,
+    a_label_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before,
+    what_was_taken_off_while_nobody_led_is_an_order_also_to_a_drain_of_what_was_marked_before,
+    a_node_that_nothing_quarantines_is_not_drained_and_a_watch_that_is_late_is_no_reason_not_to,
 ];
 
 /// A drain of `n1` under way, and its budget has said no.
@@ -37,7 +43,7 @@ async fn held_drain(w: &World, spoke: &Spoke) -> Command {
 async fn nobody_is_evicted_any_more(w: &World, spoke: &mut Spoke) {
     let asked = w.wire.evictions().len();
     w.free_budget().await;
-    let end = spoke.carry_out(&w.command("n3", 9, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n3", 9, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(w.wire.evictions().len(), asked);
     assert!(w.pod("guarded-1").await.is_some());
@@ -117,4 +123,85 @@ async fn a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays(w: World) 
     assert_eq!(other.state(), CommandState::Succeeded, "{}", other.reason);
     assert_eq!(w.wire.evictions().len(), asked);
     assert_eq!(marks(&w.node("n1").await), (true, 1, true), "what was done is the release's to undo");
+}
+
+async fn a_fault_that_is_gone_wakes_a_drain_that_only_waits_for_a_pod_to_finish(w: World) {
+    let labels = json!({"gpu-selfhealing.io/evict": "after-completion"});
+    w.gpu_pod("web-1", "n1", json!({"metadata": {"labels": labels}})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("it waits", || async {
+        let action = w.action(command.id).await;
+        action.is_some_and(|action| action["status"]["steps"][1]["pods"][0]["state"] == "waiting for its completion")
+    })
+    .await;
+    *spoke.faults.0.lock().unwrap() = Standing::Cleared;
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::FaultCleared), "{}", end.reason);
+    assert_eq!(w.wire.evictions().len(), 0);
+}
+
+/// A drain of `n1` under way, which an earlier command has marked; its budget has said no.
+async fn held_drain_of_marked(w: &World, spoke: &mut Spoke) -> Command {
+    w.guarded_pod().await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    // Of the plan that marked, or of a later one.
+    let command = w.command("n1", 2, vec![drain()]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
+    command
+}
+
+async fn is_an_order(w: World, patch: Value, what: &str) {
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain_of_marked(&w, &mut spoke).await;
+    w.change_node("n1", patch).await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Cancelled, "{}", end.reason);
+    assert!(end.reason.contains(&format!("overridden by a person: {what}")), "{}", end.reason);
+    nobody_is_evicted_any_more(&w, &mut spoke).await;
+}
+
+async fn an_uncordon_is_an_order_also_to_a_drain_of_what_was_marked_before(w: World) {
+    is_an_order(w, json!({"spec": {"unschedulable": null}}), "the cordon").await;
+}
+
+async fn a_taint_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before(w: World) {
+    is_an_order(w, json!({"spec": {"taints": null}}), "the taint").await;
+}
+
+async fn a_label_taken_off_is_an_order_also_to_a_drain_of_what_was_marked_before(w: World) {
+    is_an_order(w, json!({"metadata": {"labels": {"gpu-selfhealing.io/status": null}}}), "the label").await;
+}
+
+async fn what_was_taken_off_while_nobody_led_is_an_order_also_to_a_drain_of_what_was_marked_before(w: World) {
+    let mut first = Spoke::leading(&w, "a", "").await;
+    let command = held_drain_of_marked(&w, &mut first).await;
+    w.kill_and_free(first).await;
+    let all = json!({"metadata": {"labels": {"gpu-selfhealing.io/status": null}}, "spec": {"taints": null, "unschedulable": null}});
+    w.change_node("n1", all).await;
+    let asked = w.wire.evictions().len();
+    w.free_budget().await;
+    let mut second = Spoke::start(&w, "b", "").await;
+    let end = second.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Cancelled, "{}", end.reason);
+    assert!(end.reason.contains("overridden by a person: the label"), "{}", end.reason);
+    assert!(w.pod("guarded-1").await.is_some());
+    assert_eq!(w.wire.evictions().len(), asked);
+}
+
+async fn a_node_that_nothing_quarantines_is_not_drained_and_a_watch_that_is_late_is_no_reason_not_to(w: World) {
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Refused, RefusalCode::Unmarked), "{}", end.reason);
+    assert_eq!(w.wire.evictions().len(), 0);
+    w.stall_node_watches();
+    let end = spoke.carry_out(&w.command("n1", 2, vec![mark()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    let end = spoke.carry_out(&w.command("n1", 3, vec![drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    w.gone("web-1").await;
 }

@@ -299,7 +299,8 @@ fn respond(status: &Value) -> Answer {
     let body = http_body_util::Full::new(Bytes::from(status.to_string())).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
     if code == StatusCode::TOO_MANY_REQUESTS {
-        answer = answer.header(header::RETRY_AFTER, "1");
+        let wait = status.pointer("/details/retryAfterSeconds").and_then(Value::as_u64).unwrap_or(1);
+        answer = answer.header(header::RETRY_AFTER, wait);
     }
     answer.body(body).unwrap()
 }

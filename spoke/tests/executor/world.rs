@@ -12,6 +12,10 @@ use gpuheal_spoke::{
     healaction::{HealAction, HealActionSpec},
     rights::Grant,
 };
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::{SignedDuration, Timestamp},
+};
 use kube::{Client, CustomResourceExt as _};
 use kubesim::{Fault, Then, When, build};
 use serde_json::{Value, json};
@@ -139,6 +143,13 @@ impl World {
         }
     }
 
+    /// On kubesim, which has no grants, what an account was not granted.
+    pub(crate) fn deny(&self, verb: &str, resource: &str) {
+        if let Some(sim) = self.cluster.as_sim() {
+            sim.faults().deny(verb, resource, Some(&account::user(&self.home)));
+        }
+    }
+
     pub(crate) fn cut_pod_watches(&self) {
         match self.cluster.as_sim() {
             Some(sim) => sim.faults().drop_watches("pods"),
@@ -222,12 +233,26 @@ impl World {
     }
 
     pub(crate) async fn allow_stateful_eviction(&self) {
-        let labels = json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": "allowed"}}});
+        self.stateful_eviction(json!("allowed")).await;
+    }
+
+    /// Its owner says no longer that pods with storage may be evicted.
+    pub(crate) async fn forbid_stateful_eviction(&self) {
+        self.stateful_eviction(Value::Null).await;
+    }
+
+    async fn stateful_eviction(&self, word: Value) {
+        let labels = json!({"metadata": {"labels": {"gpu-selfhealing.io/stateful-eviction": word}}});
         self.merge(&format!("/api/v1/namespaces/{}", self.ns), &labels).await;
     }
 
     pub(crate) async fn pod(&self, name: &str) -> Option<Value> {
         self.get(&self.core(&format!("pods/{name}"))).await
+    }
+
+    /// As a person changes it.
+    pub(crate) async fn change_pod(&self, name: &str, patch: Value) {
+        self.merge(&self.core(&format!("pods/{name}")), &patch).await;
     }
 
     /// Waits until there is no such pod. One that has finished holds no GPU any more, and its node is called drained, a
@@ -423,6 +448,14 @@ impl World {
     pub(crate) async fn give_lease_to(&self, holder: &str) {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{LEASE}", self.home);
         self.merge(&path, &json!({"spec": {"holderIdentity": holder}})).await;
+    }
+
+    /// As a holder does it that is no spoke of ours, and whose clock is off by so much.
+    pub(crate) async fn renew_lease_of(&self, holder: &str, off: SignedDuration, duration: std::time::Duration) {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{LEASE}", self.home);
+        let at = MicroTime(Timestamp::now() + off);
+        let spec = json!({"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": duration.as_secs()});
+        self.merge(&path, &json!({ "spec": spec })).await;
     }
 
     /// Kills a leader, and clears its Lease so that the next need not wait until that has run out.

@@ -115,13 +115,14 @@ impl Case<'_> {
         if self.settings.response.notify {
             steps.push(Step::Notify { message: reason.clone() });
         }
-        if !self.progress.marked() {
+        // Of a mark whose end nobody knows nobody knows either whether it keeps pods off: nothing is drained by it.
+        let marks = !self.progress.marked() || self.progress.mark != Stage::Done;
+        if marks {
             steps.push(plan.mark());
         }
         if drains {
             steps.push(plan.drain_by_hand());
         }
-        let marks = !self.progress.marked();
         let command = plan.command(request.action, steps, words, pass.takes_rate);
         self.again(command.times.start_by);
         self.send(command);

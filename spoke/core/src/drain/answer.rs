@@ -15,6 +15,9 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// In the eviction handler's answer to a pod under several budgets, a 500 that has neither reason nor cause. An error of
 /// etcd's that the API server passes on has none either.
 const MANY_BUDGETS: &str = "more than one PodDisruptionBudget";
+/// How RBAC, and whoever else authorises, says that our account may not: the API server's own sentence. Of its other 403s (a budget
+/// below zero, an admission plugin) some pass by themselves.
+const NO_RIGHT: [&str; 2] = [r#"cannot create resource "pods/eviction""#, r#"cannot delete resource "pods""#];
 /// Reasons of an API server that cannot make anything of a request.
 const INVALID: [&str; 4] = ["BadRequest", "Invalid", "MethodNotAllowed", "UnsupportedMediaType"];
 
@@ -54,7 +57,9 @@ pub enum Answer {
     ManyBudgets,
     /// Its namespace is going away: it will go by itself.
     NamespaceTerminating,
-    /// A webhook, a policy, RBAC or the budget's bookkeeping says no: wait longer.
+    /// Our account may not: nothing else is tried.
+    NoRight,
+    /// A webhook, a policy or the budget's bookkeeping says no: wait longer.
     Denied {
         /// What the server asks for.
         retry_after: Option<Duration>,
@@ -91,12 +96,19 @@ pub fn classify(reply: Reply<'_>) -> Answer {
         429 if cause("DisruptionBudget") => Answer::Budget { retry_after },
         429 => Answer::Throttled { retry_after },
         403 if cause("NamespaceTerminating") => Answer::NamespaceTerminating,
+        403 if lacks_right(reply.message) => Answer::NoRight,
         400 | 405 | 415 | 422 if INVALID.contains(&reply.reason) => Answer::Invalid,
         400..=499 => Answer::Denied { retry_after },
         500 if reply.reason.is_empty() && reply.message.contains(MANY_BUDGETS) => Answer::ManyBudgets,
         500 => Answer::Failed { retry_after },
         _ => Answer::Unanswered { retry_after },
     }
+}
+
+/// Whether a 403 says that our account lacks the right to evict, or to delete.
+#[must_use]
+pub fn lacks_right(message: &str) -> bool {
+    NO_RIGHT.iter().any(|sentence| message.contains(sentence))
 }
 
 /// How long to wait before attempt `attempt` (0 = the second call): doubled from [`BACKOFF_BASE`], between half and all of

@@ -168,9 +168,42 @@ fn labels(map: &serde_json::Map<String, Value>) -> BTreeMap<String, String> {
     map.iter().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Containers run together and have theirs at once, and with them the sidecars: init containers that are restarted for as long as the
-/// pod lives. Any other init container runs before them, beside the sidecars that were begun by then, and may be given what comes
-/// free again.
+/// What an init container asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Init {
+    /// It is restarted for as long as the pod lives: a sidecar.
+    pub sidecar: bool,
+    /// How much of each extended resource.
+    pub amounts: BTreeMap<String, u64>,
+}
+
+/// What a pod asks for at once, by what its containers ask for each. They run together and have theirs at once, and with them the
+/// sidecars. Any other init container runs before them, beside the sidecars that were begun by then, and may be given what comes free
+/// again.
+#[must_use]
+pub fn at_once(containers: impl Iterator<Item = BTreeMap<String, u64>>, init: impl Iterator<Item = Init>) -> BTreeMap<String, u64> {
+    let add = |sum: &mut BTreeMap<String, u64>, amounts: BTreeMap<String, u64>| {
+        for (name, amount) in amounts {
+            let sum = sum.entry(name).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+    };
+    let (mut together, mut most) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
+    for Init { sidecar, amounts } in init {
+        let mut now = together.clone();
+        add(&mut now, amounts);
+        if sidecar {
+            together = now;
+        } else {
+            now.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
+        }
+    }
+    containers.for_each(|amounts| add(&mut together, amounts));
+    together.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
+    most
+}
+
+/// A number that cannot be read is left out.
 fn amounts(containers: &[Value], init: &[Value]) -> BTreeMap<String, u64> {
     let of = |container: &Value| -> BTreeMap<String, u64> {
         let amount = |name: &String| {
@@ -179,25 +212,8 @@ fn amounts(containers: &[Value], init: &[Value]) -> BTreeMap<String, u64> {
         };
         resources(container).iter().filter_map(|name| Some((name.clone(), amount(name)?))).collect()
     };
-    let add = |sum: &mut BTreeMap<String, u64>, container: &Value| {
-        for (name, amount) in of(container) {
-            let sum = sum.entry(name).or_default();
-            *sum = sum.saturating_add(amount);
-        }
-    };
-    let (mut together, mut most) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
-    for container in init {
-        let mut now = together.clone();
-        add(&mut now, container);
-        if container["restartPolicy"] == "Always" {
-            together = now;
-        } else {
-            now.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
-        }
-    }
-    containers.iter().for_each(|container| add(&mut together, container));
-    together.into_iter().for_each(|(name, amount)| highest(&mut most, name, amount));
-    most
+    let init = init.iter().map(|one| Init { sidecar: one["restartPolicy"] == "Always", amounts: of(one) });
+    at_once(containers.iter().map(of), init)
 }
 
 fn highest(most: &mut BTreeMap<String, u64>, name: String, amount: u64) {

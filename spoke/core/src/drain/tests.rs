@@ -36,7 +36,10 @@ fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
             namespace_allowed: &|namespace| namespace != "kube-system",
             stateful_allowed: &allowed,
             bound_claims: &bound,
-            ready_by_owner: &BTreeMap::from([("o1".to_owned(), 2), ("alone".to_owned(), 1)]),
+            ready_by_owner: &Ready::from([
+                ("o1".to_owned(), ["uid-db-0".to_owned(), "uid-db-1".to_owned()].into()),
+                ("alone".to_owned(), ["uid-z".to_owned()].into()),
+            ]),
             other_devices: &BTreeSet::from(["ml/nic-1".to_owned(), "ml/nic-2".to_owned()]),
             spared: &BTreeSet::new(),
         },
@@ -108,6 +111,25 @@ fn a_pod_with_storage_stays_until_policy_its_namespace_and_its_claim_say_yes() {
 }
 
 #[test]
+fn a_replica_of_which_no_other_is_known_to_be_ready_does_not_go() {
+    let of = |owner: &str, ready: &str| {
+        let owners = json!([{"kind": "StatefulSet", "name": "s", "uid": owner, "controller": true}]);
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        pod(
+            "y",
+            &json!({"metadata": {"ownerReferences": owners}, "status": {"conditions": conditions},
+            "spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}}),
+        )
+    };
+    let ready = |uids: &[&str]| Ready::from([("s".to_owned(), uids.iter().map(|uid| (*uid).to_owned()).collect())]);
+    assert_eq!(only_ready(&of("s", "True"), &ready(&["uid-y", "uid-x"])), None);
+    assert_eq!(only_ready(&of("s", "True"), &ready(&["uid-x"])), None, "our watch may not show it itself");
+    assert!(only_ready(&of("s", "True"), &ready(&["uid-y"])).is_some());
+    assert!(only_ready(&of("unseen", "True"), &ready(&["uid-x"])).is_some(), "who knows of no other has no other");
+    assert_eq!(only_ready(&of("s", "False"), &ready(&[])), None, "it serves nobody");
+}
+
+#[test]
 fn a_pods_own_word_is_kept() {
     let never = pod("never", &json!({"metadata": {"labels": {LABEL_EVICT: "never"}}}));
     let later = pod("later", &json!({"metadata": {"labels": {LABEL_EVICT: "after-completion"}}}));
@@ -115,6 +137,15 @@ fn a_pods_own_word_is_kept() {
     let plan = planned(vec![never, later, now], |_| {});
     assert_eq!(plan.stateless.iter().map(|p| p.after_completion).collect::<Vec<_>>(), [true, false]);
     assert_eq!(plan.leftovers().count(), 1, "it holds a GPU: the node is not drained");
+}
+
+#[test]
+fn a_word_that_nobody_knows_protects_its_pod_and_is_named() {
+    for word in ["Never", "nver", "false", "no", ""] {
+        let plan = planned(vec![pod("a", &json!({"metadata": {"labels": {LABEL_EVICT: word}}}))], |_| {});
+        let why: Vec<_> = plan.leftovers().map(|skipped| skipped.why.clone()).collect();
+        assert_eq!(why, [format!("label {LABEL_EVICT}: {word:?} is none of now, after-completion, never, and counts as never")]);
+    }
 }
 
 #[test]
@@ -141,7 +172,7 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
             namespace_allowed: &|_| true,
             stateful_allowed: &none,
             bound_claims: &none,
-            ready_by_owner: &BTreeMap::new(),
+            ready_by_owner: &Ready::new(),
             other_devices: &none,
             spared: &known_before,
         },
@@ -215,7 +246,9 @@ fn answers_are_told_apart_by_status_and_cause() {
     assert_eq!(ask(429, &["DisruptionBudget"], Some(secs(10))), Answer::Budget { retry_after: Some(secs(10)) });
     assert_eq!(ask(429, &[], Some(secs(1))), Answer::Throttled { retry_after: Some(secs(1)) }, "throttling is no PDB");
     assert_eq!(ask(403, &["NamespaceTerminating"], None), Answer::NamespaceTerminating);
-    assert_eq!(ask(403, &[], None), Answer::Denied { retry_after: None }, "RBAC, or a budget below zero");
+    assert_eq!(ask(403, &[], None), Answer::Denied { retry_after: None }, "a budget below zero");
+    let rbac = r#"pods "a" is forbidden: User "system:serviceaccount:x:y" cannot create resource "pods/eviction" in API group """#;
+    assert_eq!(says(403, "Forbidden", rbac), Answer::NoRight);
     assert_eq!(ask(400, &[], None), Answer::Denied { retry_after: None }, "no reason: a proxy's word");
     assert_eq!(says(400, "BadRequest", "strict decoding error"), Answer::Invalid);
     assert_eq!(ask(504, &[], Some(secs(10))), Answer::Unanswered { retry_after: Some(secs(10)) });

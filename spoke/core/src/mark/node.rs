@@ -93,6 +93,12 @@ impl NodeFacts {
         self.taints.iter().any(|taint| taint.get("key").and_then(Value::as_str) == Some(key))
     }
 
+    /// Whether somebody has seen to it that no new pods are to come: by our label or taint, or by a cordon, whoever set that.
+    #[must_use]
+    pub fn quarantined(&self) -> bool {
+        self.marked() || self.unschedulable == Some(true)
+    }
+
     /// Whether our label or our taint is on it.
     #[must_use]
     pub fn marked(&self) -> bool {

@@ -55,6 +55,17 @@ fn marked(server: &mut Value, want: Want, plan_rev: u64, earlier: &Undo) -> Undo
 }
 
 #[test]
+fn what_a_standing_mark_has_set_is_told_by_its_record_and_without_one_by_the_node() {
+    let mut server = bare();
+    let undo = marked(&mut server, Want { taint: false, ..ALL }, 4, &Undo::default());
+    assert_eq!(Want::standing(&undo, &facts(&bare())), Some(Want { taint: false, ..ALL }), "whatever is left of it");
+    assert_eq!(Want::standing(&Undo::default(), &facts(&bare())), None);
+    server["spec"]["unschedulable"] = json!(false);
+    let left = Want { label: true, taint: false, cordon: false };
+    assert_eq!(Want::standing(&Undo::default(), &facts(&server)), Some(left));
+}
+
+#[test]
 fn a_quarantine_is_one_patch_with_label_taint_annotations_and_cordon() {
     let mut server = bare();
     marked(&mut server, ALL, 4, &Undo::default());

@@ -110,10 +110,20 @@ pub(super) fn check_preconditions(command: &Command, live: &Live<'_>, resumed: b
     if !command.ignore_cooldown && !resumed {
         check_cooldown(command, node, live, &mut notes)?;
     }
-    match marker::foreign(node) {
-        Some(mark) => Err(Refused::new(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name))),
-        None => Ok(notes),
+    if let Some(mark) = marker::foreign(node) {
+        return Err(Refused::new(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name)));
     }
+    // Whoever goes on with it knows what was there when it began.
+    if command.drains_marked() && !resumed && !node.quarantined() {
+        return Err(Refused::new(Refusal::Unmarked, unmarked(node)));
+    }
+    Ok(notes)
+}
+
+/// Why a node that nothing marks is not drained.
+#[must_use]
+pub fn unmarked(node: &NodeFacts) -> String {
+    format!("node {} carries no mark of ours and no cordon: evicted pods could come right back", node.name)
 }
 
 /// Refused when every fault that the command is about is cleared by its own fresh source. Also asked between pods.

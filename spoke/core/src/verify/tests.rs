@@ -4,7 +4,9 @@ use gpuheal_proto::{
     command::Step,
     envelope::{CANCEL_TYPE, COMMAND_TYPE},
     ids::FaultKey,
-    kubernetes::{ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT},
+    kubernetes::{
+        ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY,
+    },
 };
 use serde_json::json;
 
@@ -46,8 +48,10 @@ struct World {
 
 impl World {
     fn sound() -> Self {
-        let node =
-            json!({"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "1", "labels": {}, "annotations": {}}, "spec": {}});
+        // Marked by an earlier command, as a drain without a mark of its own assumes.
+        let labels = json!({ LABEL_STATUS: STATUS_FAULTY });
+        let metadata = json!({"name": "n1", "uid": "u1", "resourceVersion": "1", "labels": labels, "annotations": {}});
+        let node = json!({"metadata": metadata, "spec": {}});
         Self {
             node: Some(NodeFacts::from_json(&node).unwrap()),
             standing: BTreeMap::new(),
@@ -323,6 +327,26 @@ fn a_node_that_somebody_else_is_at_work_on_is_left_to_them() {
         assert_eq!(refused, Refused::new(Refusal::ForeignMarker, format!("node n1 carries {key}={value}")));
     }
     assert!(World::sound().label("nvidia.com/gpu-driver-upgrade-state", "upgrade-done").admit(&command(vec![mark()])).is_ok());
+}
+
+#[test]
+fn a_drain_that_marks_nothing_itself_begins_only_where_something_keeps_new_pods_off() {
+    let bare = || {
+        let mut world = World::sound();
+        world.node.as_mut().unwrap().labels = None;
+        world
+    };
+    let refused = bare().admit(&command(vec![notify(), drain()])).unwrap_err();
+    assert_eq!(refused.refusal, Refusal::Unmarked, "{}", refused.reason);
+    assert!(bare().admit(&command(vec![mark(), drain()])).is_ok(), "it marks first");
+    let resumed = bare().admit_known(&command(vec![drain()]), Known::Open { begun: true });
+    assert!(resumed.is_ok(), "whoever goes on with it finds out who took the mark away");
+    let mut tainted = bare();
+    tainted.node.as_mut().unwrap().taints = vec![crate::mark::taint()];
+    assert!(tainted.admit(&command(vec![drain()])).is_ok());
+    let mut cordoned = bare();
+    cordoned.node.as_mut().unwrap().unschedulable = Some(true);
+    assert!(cordoned.admit(&command(vec![drain()])).is_ok(), "by whomever");
 }
 
 #[test]

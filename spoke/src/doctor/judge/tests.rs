@@ -90,7 +90,7 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
 #[test]
 fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
     type Spoil = fn(&mut Facts);
-    let spoilt: [(Spoil, &str, &str); 36] = [
+    let spoilt: [(Spoil, &str, &str); 37] = [
         (|f| server(f).number = (1, 21), "problem version", "upgrade"),
         (|f| server(f).number = (1, 29), "warning version", "RBAC alone guards"),
         (|f| server(f).clock_off = Some(Duration::from_secs(11)), "warning clock", "11 s apart"),
@@ -177,6 +177,11 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
             |f| one(f).controller.clear(),
             "warning pods ml 1 GPU pod that no controller makes anew once evicted: web-1",
             "evict: never",
+        ),
+        (
+            |f| one(f).evict = Some("nver".to_owned()),
+            "warning pods ml 1 GPU pod whose label gpu-selfhealing.io/evict says what nobody knows",
+            "now, after-completion or never",
         ),
         (
             |f| one(f).scratch.push("tmp".to_owned()),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_proto::kubernetes::LABEL_STATEFUL_EVICTION;
+use gpuheal_spoke_core::drain::EVICT_WORDS;
 
 use super::{seen, some};
 use crate::doctor::{
@@ -71,7 +72,13 @@ fn pods(known: &[Pod], all: &mut Vec<Finding>) {
         "with data on the node's own disk (emptyDir, hostPath), which an eviction loses or leaves behind",
         "keep checkpoints elsewhere, or let them finish: gpu-selfhealing.io/evict: after-completion",
     );
-    tell(Level::Note, &|pod| pod.never, "never to be evicted, by a label", "");
+    tell(
+        Level::Warning,
+        &|pod| pod.evict.as_deref().is_some_and(|word| !EVICT_WORDS.contains(&word)),
+        "whose label gpu-selfhealing.io/evict says what nobody knows, which counts as never",
+        "set it to now, after-completion or never",
+    );
+    tell(Level::Note, &|pod| pod.evict.as_deref() == Some("never"), "never to be evicted, by a label", "");
     if known.is_empty() {
         all.push(Finding::new(Level::Note, "pods", "", "no pod holds a GPU".to_owned(), ""));
     }

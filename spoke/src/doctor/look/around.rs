@@ -97,7 +97,7 @@ fn gpu_pod(pod: Pod) -> Option<facts::Pod> {
     Some(facts::Pod {
         namespace: pod.metadata.namespace.unwrap_or_default(),
         name: pod.metadata.name.unwrap_or_default(),
-        never: labels.get(LABEL_EVICT).is_some_and(|word| word == "never"),
+        evict: labels.get(LABEL_EVICT).cloned(),
         labels,
         controller: controller.map(|owner| format!("{} {}", owner.kind, owner.name)).unwrap_or_default(),
         claims,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::kubernetes::FIELD_MANAGER;
-use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, admission::against, classify};
+use gpuheal_spoke_core::drain::{Answer, PodFacts, Reply, admission::against, classify, lacks_right};
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use kube::{
     Api,
@@ -43,6 +43,8 @@ pub(super) enum Outcome {
     Throttled {
         wait: Option<Duration>,
     },
+    /// Not asked for: the API server wants to be left alone, since this one's turn came.
+    Unsent,
     ManyBudgets {
         why: String,
     },
@@ -62,9 +64,13 @@ pub(super) enum Outcome {
     Invalid {
         why: String,
     },
+    /// Our account may not: what the server says.
+    NoRight {
+        why: String,
+    },
 }
 
-/// Asks once.
+/// Asks once, and looks once where the answer leaves it open. Neither waits: this is joined when the drain ends.
 pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     if call.doubt {
         return look(kube, &call.pod).await;
@@ -75,6 +81,7 @@ pub(super) async fn evict(kube: &Kube, call: &Call) -> Outcome {
     dies_at!("execute.before-evict");
     match kube.raw("evict", request(call)).await {
         Ok(raw) => understand(kube, call, &raw).await,
+        Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) => look_after(kube, call, error.to_string()).await,
     }
 }
@@ -115,6 +122,7 @@ async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
         Answer::ManyBudgets => Outcome::ManyBudgets { why: name_budgets(kube, &call.pod).await },
         Answer::NamespaceTerminating => Outcome::Terminating,
         Answer::Denied { retry_after } => Outcome::Denied { wait: retry_after, why: words(raw) },
+        Answer::NoRight => Outcome::NoRight { why: words(raw) },
         Answer::WebhookFailed => Outcome::Denied { wait: None, why: words(raw) },
         Answer::Failed { retry_after } => match look(kube, &call.pod).await {
             Outcome::Again { .. } => {
@@ -161,7 +169,7 @@ async fn look_after(kube: &Kube, call: &Call, said: String) -> Outcome {
 /// Whose name it is now.
 async fn look(kube: &Kube, pod: &PodFacts) -> Outcome {
     let api: Api<Pod> = Api::namespaced(kube.client(), &pod.namespace);
-    match kube.call("get pod", api.get_opt(&pod.name)).await {
+    match kube.effect("get pod", api.get_opt(&pod.name)).await {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_deref() != Some(&pod.uid) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.deletion_timestamp.is_some() => Outcome::Accepted,
@@ -178,10 +186,14 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
         preconditions: Some(Preconditions { uid: Some(call.pod.uid.clone()), resource_version: None }),
         ..DeleteParams::default()
     };
-    match kube.call("delete pod", api.delete(&call.pod.name, &params)).await {
+    match kube.effect("delete pod", api.delete(&call.pod.name, &params)).await {
         Ok(_) => Outcome::Accepted,
+        Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
         Err(error) if error.transient() => Outcome::Doubt,
+        Err(error) if error.code() == Some(403) && lacks_right(&error.to_string()) => {
+            Outcome::NoRight { why: error.to_string().chars().take(WORDS_CHARS_MAX).collect() }
+        }
         Err(error) => Outcome::Denied { wait: None, why: error.to_string() },
     }
 }
@@ -189,7 +201,7 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
 /// The API server names none of several budgets: find those that match, so that a person knows which to mend.
 async fn name_budgets(kube: &Kube, pod: &PodFacts) -> String {
     let api: Api<PodDisruptionBudget> = Api::namespaced(kube.client(), &pod.namespace);
-    let found: Result<_, Error> = kube.call("list budgets", api.list(&ListParams::default().limit(500))).await;
+    let found: Result<_, Error> = kube.effect("list budgets", api.list(&ListParams::default().limit(500))).await;
     let Ok(found) = found else { return "more than one PodDisruptionBudget matches it".to_owned() };
     let matches = |budget: &PodDisruptionBudget| {
         let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());

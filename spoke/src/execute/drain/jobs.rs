@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, backoff, grace_secs};
+use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, after_completion, backoff, grace_secs};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 use tokio::time::Instant;
@@ -23,9 +23,15 @@ use crate::healaction::PodRecord;
 const SLOW_RECHECK: Duration = Duration::from_secs(30);
 /// How long after its grace a pod may still be there before we say so; on a dead node we stop waiting then.
 const GRACE_SLACK: Duration = Duration::from_secs(30);
+/// Longest grace of a pod whose kubelet is silent: it ends nobody's containers, however long they are given. Kubernetes' own default,
+/// in case it is heard of again.
+const GRACE_SILENT_MAX: Duration = Duration::from_secs(30);
 /// From so many attempts in a row on that brought no answer, people are told: one or two a restarting API server explains,
 /// and the third is asked some 3 s (1 + 2, with jitter half of it at least) and three timeouts of 2 s after the first.
 const UNANSWERED_TOLD: u32 = 3;
+/// What to say where a budget keeps a pod that serves nobody.
+const UNREADY: &str =
+    "the pod itself is not ready, and such a one may go under a budget with unhealthyPodEvictionPolicy: AlwaysAllow";
 /// Bytes of an owner's UID in a record: one of the API server's own has 36.
 const OWNER_UID_MAX: usize = 64;
 
@@ -64,6 +70,8 @@ struct Job {
     /// It asks to be let finish: what comes of it is an eviction, at the latest at the deadline, and never a delete.
     after_completion: bool,
     leaving_since: Option<Instant>,
+    /// The grace that it was asked for with.
+    asked_grace: Option<Duration>,
 }
 
 /// All of them.
@@ -73,6 +81,10 @@ pub(super) struct Jobs {
     /// UIDs in the plan's order.
     order: Vec<String>,
     grace_max: Duration,
+    /// Their node's kubelet is not heard of.
+    silent: bool,
+    /// Nobody's own end is waited for any more.
+    impatient: bool,
     dirty: bool,
     returns: Returns,
     /// Pods that the plan leaves where they are: they have not come back, whoever their owner is.
@@ -97,6 +109,7 @@ impl Jobs {
             bypass: false,
             after_completion,
             leaving_since: pod.deleting.then_some(now),
+            asked_grace: None,
         };
         let stateless = plan.stateless.iter().map(|planned| (planned, false));
         let all: Vec<_> = stateless.chain(plan.stateful.iter().map(|planned| (planned, true))).collect();
@@ -107,7 +120,10 @@ impl Jobs {
                 .map(|(planned, stateful)| (planned.pod.uid.clone(), job(&planned.pod, stateful, planned.after_completion)))
                 .collect(),
             grace_max,
-            dirty: false,
+            silent: false,
+            impatient: false,
+            // Whom it waits for is to be seen, also when nothing happens for long.
+            dirty: plan.planned().any(|planned| planned.after_completion),
             returns: Returns::default(),
             stay: plan.skipped.iter().map(|skipped| skipped.pod.uid.clone()).collect(),
             relist: None,
@@ -177,12 +193,54 @@ impl Jobs {
         waiting.chain(overdue).filter(|at| *at > now).min()
     }
 
+    /// The longest grace may be another by now, and the node's kubelet may have fallen silent, or be heard of again.
+    pub(super) const fn look(&mut self, grace_max: Duration, kubelet_silent: bool) {
+        self.grace_max = grace_max;
+        self.silent = kubelet_silent;
+    }
+
+    /// A pod whose turn has come and which is to be judged once more; nothing of one that may have been evicted already, and is to
+    /// be looked up.
+    pub(super) fn to_judge(&self, uid: &str) -> Option<&PodFacts> {
+        self.by_uid.get(uid).filter(|job| job.state == State::Waiting && !job.doubt).map(|job| &job.pod)
+    }
+
+    /// It is asked for later, since something that time or a person mends is in the way. Gives what to tell people when that is new.
+    pub(super) fn waits(&mut self, uid: &str, why: &str, now: Instant) -> Option<String> {
+        let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
+        job.due = now + backoff(job.attempt, None, crate::chance::chance(0.0));
+        job.attempt += 1;
+        self.dirty |= job.reason != why;
+        let first = std::mem::replace(&mut job.reason, why.to_owned()).is_empty();
+        first.then(|| blocked_words(&job.pod, why))
+    }
+
+    /// UIDs of those that go or went: nobody counts on them any more.
+    pub(super) fn going(&self) -> BTreeSet<String> {
+        let going = self.by_uid.iter().filter(|(_, job)| job.state != State::Waiting || job.doubt);
+        going.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// It is to stay after all. Gives its record and what to tell people.
+    pub(super) fn stays(&mut self, uid: &str, why: &str) -> Option<(PodRecord, String)> {
+        let job = self.by_uid.remove(uid)?;
+        self.order.retain(|known| known != uid);
+        self.stay.insert(uid.to_owned());
+        self.dirty = true;
+        let told = format!("pod {}/{} is left where it is: {why}", job.pod.namespace, job.pod.name);
+        Some((record(&job.pod, "skipped", why.to_owned(), job.calls), told))
+    }
+
     pub(super) fn launch(&mut self, uid: &str) -> Option<Call> {
-        let grace_max = self.grace_max;
+        let grace_max = self.grace_max_now();
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
         job.state = State::Asked;
         job.calls += u32::from(!job.doubt);
-        Some(Call { pod: job.pod.clone(), grace_secs: grace_secs(&job.pod, grace_max), doubt: job.doubt, bypass: job.bypass })
+        let grace_secs = grace_secs(&job.pod, grace_max);
+        if !job.doubt {
+            job.asked_grace = Some(Duration::from_secs(grace_secs));
+        }
+        Some(Call { pod: job.pod.clone(), grace_secs, doubt: job.doubt, bypass: job.bypass })
     }
 
     /// Takes an answer; returns what to tell people when it is blocked for the first time.
@@ -191,7 +249,11 @@ impl Jobs {
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Asked)?;
         let first = job.reason.is_empty();
         let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
-        job.unanswered = if matches!(outcome, Outcome::Again { .. } | Outcome::Doubt) { job.unanswered + 1 } else { 0 };
+        job.unanswered = match outcome {
+            Outcome::Again { .. } | Outcome::Doubt => job.unanswered + 1,
+            Outcome::Unsent => job.unanswered,
+            _ => 0,
+        };
         let (wait, reason, blocked) = match outcome {
             Outcome::Accepted => {
                 job.leave(now);
@@ -201,7 +263,10 @@ impl Jobs {
                 job.go();
                 return None;
             }
-            Outcome::Budget { wait, why } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Budget { wait, why } => {
+                let why = if job.pod.ready { why } else { format!("{why}; {UNREADY}") };
+                (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false)
+            }
             Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
             Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
             Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
@@ -214,7 +279,12 @@ impl Jobs {
                 let why = job.unanswered_words("neither its eviction nor a look at it was answered".to_owned());
                 (backoff(job.attempt, None, crate::chance::chance(0.0)), why, false)
             }
-            Outcome::Invalid { why } => (SLOW_RECHECK, why, true),
+            Outcome::Invalid { why } | Outcome::NoRight { why } => (SLOW_RECHECK, why, true),
+            Outcome::Unsent => {
+                job.state = State::Waiting;
+                job.calls = job.calls.saturating_sub(1);
+                return None;
+            }
         };
         job.state = State::Waiting;
         job.attempt += 1;
@@ -224,7 +294,7 @@ impl Jobs {
         if !reason.is_empty() {
             job.reason.clone_from(&reason);
         }
-        (first && !reason.is_empty()).then(|| format!("pod {}/{} cannot be evicted yet: {reason}", job.pod.namespace, job.pod.name))
+        (first && !reason.is_empty()).then(|| blocked_words(&job.pod, &reason))
     }
 
     /// Takes an event of the watch.
@@ -269,6 +339,9 @@ impl Jobs {
                 if facts.deleting && job.state != State::Leaving && !job.over() {
                     job.leave(now);
                 }
+                // Its own word may be another now; of those who were let finish until the deadline nobody is any more.
+                job.after_completion = after_completion(&facts);
+                job.patient = job.after_completion && !self.impatient;
                 job.pod = facts;
             }
             None if self.stay.contains(&facts.uid) => return,
@@ -284,17 +357,17 @@ impl Jobs {
         self.dirty = true;
     }
 
-    /// Whether one should be gone by now and is not.
-    pub(super) fn overdue(&self) -> bool {
-        self.by_uid.values().any(|job| job.state == State::Leaving && !job.reason.is_empty())
+    /// Whether one is on its way out: how long it is waited for hangs on its kubelet.
+    pub(super) fn leaving(&self) -> bool {
+        self.by_uid.values().any(|job| job.state == State::Leaving)
     }
 
-    /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for.
-    pub(super) fn age(&mut self, now: Instant, kubelet_silent: bool) {
-        let grace_max = self.grace_max;
+    /// Lets time pass: what should be gone and is not is named; on a dead node it is not waited for, nor for the whole of a long grace.
+    pub(super) fn age(&mut self, now: Instant) {
+        let (grace_max, silent) = (self.grace_max, self.silent);
         for job in self.by_uid.values_mut() {
             let Some(since) = job.leaving_since.filter(|_| job.state == State::Leaving) else { continue };
-            let grace = Duration::from_secs(grace_secs(&job.pod, grace_max));
+            let grace = job.grace(grace_max, silent);
             if now < since + grace + GRACE_SLACK {
                 continue;
             }
@@ -306,7 +379,7 @@ impl Jobs {
                 };
                 self.dirty = true;
             }
-            if kubelet_silent {
+            if silent {
                 job.state = State::Stuck;
                 self.dirty = true;
             }
@@ -316,6 +389,7 @@ impl Jobs {
     /// Those whose own end is waited for have had their time: they are to be evicted like the others. Whether there were any.
     pub(super) fn end_patience(&mut self, now: Instant) -> bool {
         let mut any = false;
+        self.impatient = true;
         for job in self.by_uid.values_mut().filter(|job| job.patient) {
             job.patient = false;
             job.due = now;
@@ -338,12 +412,25 @@ impl Jobs {
         }
     }
 
+    /// When the last of those that are on their way out should be gone; nothing while one is still to be asked for, or to be answered.
+    pub(super) fn last_gone_by(&self) -> Option<Instant> {
+        let open = || self.by_uid.values().filter(|job| !job.over());
+        if open().any(|job| job.state != State::Leaving) {
+            return None;
+        }
+        open().filter_map(|job| Some(job.leaving_since? + self.grace(job) + GRACE_SLACK)).max()
+    }
+
     pub(super) fn grace_longest(&self) -> Duration {
         self.by_uid.values().map(|job| self.grace(job)).max().unwrap_or_default()
     }
 
     fn grace(&self, job: &Job) -> Duration {
-        Duration::from_secs(grace_secs(&job.pod, self.grace_max))
+        job.grace(self.grace_max, self.silent)
+    }
+
+    fn grace_max_now(&self) -> Duration {
+        if self.silent { self.grace_max.min(GRACE_SILENT_MAX) } else { self.grace_max }
     }
 
     pub(super) fn gone(&self) -> usize {
@@ -384,6 +471,12 @@ impl Jobs {
 }
 
 impl Job {
+    /// How long it may take to go: what it was given, else what it would be.
+    fn grace(&self, grace_max: Duration, silent: bool) -> Duration {
+        let own = self.asked_grace.unwrap_or_else(|| Duration::from_secs(grace_secs(&self.pod, grace_max)));
+        if silent { own.min(GRACE_SILENT_MAX) } else { own }
+    }
+
     const fn over(&self) -> bool {
         matches!(self.state, State::Gone | State::Stuck)
     }
@@ -426,6 +519,10 @@ impl Job {
     fn record(&self) -> PodRecord {
         record(&self.pod, self.word(), self.reason.clone(), self.calls)
     }
+}
+
+fn blocked_words(pod: &PodFacts, why: &str) -> String {
+    format!("pod {}/{} cannot be evicted yet: {why}", pod.namespace, pod.name)
 }
 
 fn finalizers(pod: &PodFacts) -> String {

@@ -1,10 +1,10 @@
 //! What the planner wants to know besides the pods: whether namespaces allow stateful eviction, whether claims are bound,
 //! how many ready replicas an owner has. Asked only where a pod has storage. What cannot be read counts as no.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, holds_gpu, pod, volume::Volume};
+use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, Ready, holds_gpu, pod, volume::Volume};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::{
     Api,
@@ -33,6 +33,8 @@ pub(super) struct Storage {
     pub(super) bound: BTreeSet<String>,
     /// What they are bound to.
     pub(super) volumes: Volumes,
+    /// The last thing that could not be read, and why.
+    pub(super) unread: Option<String>,
 }
 
 /// A pod from the API's type.
@@ -112,7 +114,9 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(namespace, error = %gpuheal_proto::chain::chain(&error), "namespace not read, its stateful pods stay")
+                let error = gpuheal_proto::chain::chain(&error).to_string();
+                tracing::warn!(namespace, error, "namespace not read, its stateful pods stay");
+                known.unread = Some(error);
             }
         }
     }
@@ -132,19 +136,21 @@ pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(namespace, claim, error = %gpuheal_proto::chain::chain(&error), "claim not read, its pod stays")
+                let error = gpuheal_proto::chain::chain(&error).to_string();
+                tracing::warn!(namespace, claim, error, "claim not read, its pod stays");
+                known.unread = Some(error);
             }
         }
     }
     known
 }
 
-/// Ready pods per controlling owner, as far as our watch shows.
-pub(super) fn ready_by_owner(nodes: &Nodes) -> BTreeMap<String, u32> {
-    let mut ready = BTreeMap::new();
+/// Ready pods per controlling owner, as far as our watch shows, but for those of which it is known that they go.
+pub(super) fn ready_by_owner(nodes: &Nodes, going: &BTreeSet<String>) -> Ready {
+    let mut ready = Ready::new();
     for pod in nodes.pods() {
-        if let (true, Some(owner)) = (pod.ready && !pod.deleting, &pod.owner) {
-            *ready.entry(owner.uid.clone()).or_default() += 1;
+        if let (true, Some(owner)) = (pod.ready && !pod.deleting && !going.contains(&*pod.uid), &pod.owner) {
+            ready.entry(owner.uid.clone()).or_default().insert(pod.uid.to_string());
         }
     }
     ready

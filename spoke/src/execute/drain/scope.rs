@@ -62,6 +62,11 @@ impl Scope {
         &self.claims.other
     }
 
+    /// The same, when nothing else is asked any more.
+    pub(super) fn into_other_devices(self) -> BTreeSet<String> {
+        self.claims.other
+    }
+
     /// For people, what became of the wish to drain one GPU alone; empty where there was none.
     pub(super) fn words(&self, plan: &Plan) -> String {
         let Some(gpu) = &self.gpu else { return self.whole.clone() };

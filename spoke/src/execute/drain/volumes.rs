@@ -41,6 +41,16 @@ pub(super) async fn hold_back(kube: &Kube, node: &str, plan: &mut Plan, volumes:
     });
 }
 
+/// The same of one pod whose turn has come. What cannot be read then is read again.
+pub(super) async fn in_the_way(kube: &Kube, node: &str, pod: &PodFacts, volumes: &Volumes) -> Result<Option<String>, Error> {
+    let wanted: BTreeSet<&str> = of(pod, volumes).map(|volume| volume.name.as_str()).collect();
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let known = attachments(kube, &wanted).await?;
+    Ok(of(pod, volumes).find_map(|volume| trouble(&known, volume, node)))
+}
+
 /// What to say of the volumes of pods that we stopped waiting for; empty when no such volume is attached to their node. Nobody
 /// detaches them while the machine may still write to them, and no other pod gets them before.
 pub(super) async fn kept(kube: &Kube, node: &str, stuck: &[PodFacts], volumes: &Volumes) -> String {

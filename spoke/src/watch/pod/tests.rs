@@ -49,6 +49,21 @@ fn what_is_kept_is_planned_by_as_the_pod_itself() {
     let kept = entry(&pod).unwrap();
     assert_eq!(kept.facts(), want);
     assert_eq!((kept.gpus, kept.ip), (2, Some([10, 0, 0, 9].into())));
+    // Sidecars have theirs beside the containers, and whatever runs before those beside the sidecars begun by then.
+    let gpus = |amount: &str| json!({"resources": {"limits": {"nvidia.com/gpu": amount}}});
+    let sidecar = json!({"restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    for (init, together) in [
+        (json!([sidecar]), 3),
+        (json!([sidecar, gpus("5")]), 6),
+        (json!([gpus("5"), sidecar]), 5),
+        (json!([{"restartPolicy": "OnFailure", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]), 2),
+    ] {
+        let mut pod = pod.clone();
+        pod["spec"]["initContainers"] = init;
+        let kept = entry(&pod).unwrap().facts();
+        assert_eq!(kept.amounts, PodFacts::from_json(&pod).unwrap().amounts);
+        assert_eq!(kept.amounts.get("nvidia.com/gpu"), Some(&together), "{pod}");
+    }
     let finished = json!({"metadata": pod["metadata"], "spec": pod["spec"], "status": {"phase": "Failed"}});
     assert!(entry(&finished).unwrap().facts().finished());
 }

@@ -22,6 +22,7 @@ testkube::claims![
     a_budget_that_could_not_be_decided_on_in_time_is_asked_again,
     a_failing_api_server_is_told_as_what_it_is,
     a_pod_whose_namespace_goes_away_is_left_to_it,
+    a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out,
 ];
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -184,7 +185,7 @@ async fn what_is_said_of_a_pod_that_is_there_all_the_same_is_not_believed(w: Wor
     w.wire.answer("/eviction", status(404, "NotFound", r#"pods "web-1" not found"#));
     w.wire.answer("/eviction", status(409, "Conflict", "the UID in the precondition does not match the UID in record"));
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 3), "{}", end.reason);
     assert_eq!(w.evictions().await.iter().filter(|entry| entry.code == 201).count(), 1);
     w.gone("web-1").await;
@@ -196,7 +197,7 @@ async fn a_budget_that_could_not_be_decided_on_in_time_is_asked_again(w: World) 
     late["details"] = json!({"retryAfterSeconds": 1});
     w.wire.answer("/eviction", late);
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 2), "{}", end.reason);
     w.gone("web-1").await;
 }
@@ -222,4 +223,19 @@ async fn a_pod_whose_namespace_goes_away_is_left_to_it(w: World) {
     w.delete_now("web-1").await;
     let end = spoke.ended(command.id).await;
     assert_eq!((end.state(), calls(&end)), (CommandState::Succeeded, 1), "{}", end.reason);
+}
+
+async fn a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out(w: World) {
+    w.guarded_pod().await;
+    let path = format!("/api/v1/namespaces/{}/pods/guarded-1/status", w.ns);
+    let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    raw::patch(&w.admin, &path, raw::STRATEGIC_MERGE_PATCH, &conditions).await.expect(200);
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    spoke.send(signed(&w.command("n1", 1, vec![mark(), drain()]).await)).await;
+    let running = spoke.told("that it is blocked", |status| blocked(status, "guarded-1").is_some()).await;
+    let why = blocked(&running, "guarded-1").unwrap();
+    assert!(
+        why.contains("guarded") && why.contains("not ready") && why.contains("unhealthyPodEvictionPolicy: AlwaysAllow"),
+        "{why}"
+    );
 }

@@ -35,6 +35,7 @@ async fn only_gpu_pods_go_and_stateless_ones_before_stateful_ones(w: World) {
     w.allow_stateful_eviction().await;
     w.stateful_pod("db-0", "n1").await;
     w.stateful_pod("db-1", "n1").await;
+    w.stateful_pod("db-2", "n2").await;
     w.gpu_pod("web-1", "n1", json!({})).await;
     w.gpu_pod("web-2", "n1", json!({})).await;
     w.gpu_pod("other-node", "n2", json!({})).await;
@@ -66,7 +67,7 @@ async fn a_stateful_pod_whose_namespace_says_nothing_stays_and_the_node_is_not_c
 async fn each_eviction_is_bound_to_the_uid_and_carries_the_pods_grace(w: World) {
     let pod = w.gpu_pod("web-1", "n1", json!({"spec": {"terminationGracePeriodSeconds": 5}})).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(w.evictions().await.len(), 1, "one call per pod");
     let options = w.wire.evictions()[0].body["deleteOptions"].clone();
@@ -97,7 +98,7 @@ async fn past_its_deadline_a_drain_stops_and_says_what_is_left(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let Step::Drain(mut words) = drain() else { unreachable!() };
     words.deadline = Duration::from_secs(1);
-    let end = spoke.carry_out(&w.command("n1", 1, vec![Step::Drain(words.clone())]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), Step::Drain(words.clone())]).await).await;
     assert_eq!(end.state(), CommandState::Failed);
     assert!(end.reason.contains(&format!("{}/guarded-1", w.ns)), "{}", end.reason);
     assert!(w.pod("guarded-1").await.is_some());
@@ -118,7 +119,7 @@ async fn a_lost_answer_is_looked_up_and_the_pod_is_not_evicted_twice(w: World) {
     w.gpu_pod("web-1", "n1", json!({})).await;
     w.lose_answer_to_eviction();
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(w.evictions().await.len(), 1);
 }
@@ -142,10 +143,10 @@ async fn an_overloaded_api_server_is_given_its_time_and_the_pod_goes_all_the_sam
     w.gpu_pod("web-1", "n1", json!({})).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
     w.throttle_eviction();
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     let taken = w.evictions().await.iter().filter(|entry| entry.code == 201).count();
-    assert_eq!((taken, end.steps[0].pods[0].eviction_calls), (1, 2), "asked twice, taken once");
+    assert_eq!((taken, end.steps[1].pods[0].eviction_calls), (1, 2), "asked twice, taken once");
 }
 
 async fn a_watch_that_is_cut_mid_drain_is_opened_again_and_what_went_meanwhile_is_seen(w: World) {

@@ -7,12 +7,13 @@ use gpuheal_proto::{
     command::{DeadlineOutcome, Step},
     link::v1::CommandState,
 };
+use kubesim::build;
 use serde_json::json;
 use testkube::settled;
 
 use super::blocked;
 use crate::{
-    hub::{drain, signed},
+    hub::{drain, mark, signed},
     replica::Spoke,
     world::World,
 };
@@ -20,6 +21,7 @@ use crate::{
 testkube::claims![
     at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_never_deleted,
     a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline,
+    a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace,
 ];
 
 fn at_deadline(outcome: DeadlineOutcome) -> Step {
@@ -36,7 +38,7 @@ async fn at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_ne
     w.gpu_pod("guarded-1", "n1", json!({"metadata": {"labels": labels}})).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
     // Budgets may be passed for all the others.
-    let mut command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::BypassPdb)]).await;
+    let mut command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::BypassPdb)]).await;
     command.level = "manual".into();
     spoke.send(signed(&command)).await;
     let running = spoke.told("that its budget refuses", |status| blocked(status, "guarded-1").is_some()).await;
@@ -52,11 +54,25 @@ async fn at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_ne
 async fn a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline(w: World) {
     w.guarded_pod().await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let command = w.command("n1", 1, vec![at_deadline(DeadlineOutcome::Wait)]).await;
+    let command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::Wait)]).await;
     spoke.send(signed(&command)).await;
     // The pauses in between are half a second, one, two and four at least.
     settled::is_true("it asks long past its deadline", || async { w.wire.evictions().len() >= 5 }).await;
     w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+}
+
+async fn a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace(w: World) {
+    // Its containers need all of their grace, which ends long after the deadline.
+    let slow = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 5}});
+    w.gpu_pod("web-1", "n1", slow).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::Stop)]).await;
+    spoke.send(signed(&command)).await;
+    settled::is_true("it is asked for", || async { !w.wire.evictions().is_empty() }).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    w.delete_now("web-1").await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
 }

@@ -1,7 +1,9 @@
 //! Pods that were evicted and do not go.
 
+use std::time::Duration;
+
 use gpuheal_proto::{
-    command::Command,
+    command::{Command, Step},
     link::v1::{CommandState, CommandStatus},
 };
 use kubesim::build;
@@ -10,7 +12,7 @@ use testkube::raw;
 
 use super::in_state;
 use crate::{
-    hub::{drain, signed},
+    hub::{drain, mark, signed},
     replica::Spoke,
     world::World,
 };
@@ -23,7 +25,9 @@ testkube::claims![
 
 /// Sends a drain of `n1`, whose `web-1` hangs, and waits until `web-1` should have been gone for half a minute.
 async fn overdue(w: &World, spoke: &mut Spoke) -> (Command, CommandStatus, String) {
-    let command = w.command("n1", 1, vec![drain()]).await;
+    let Step::Drain(mut words) = drain() else { unreachable!() };
+    words.grace_max = Duration::from_secs(600);
+    let command = w.command("n1", 1, vec![mark(), Step::Drain(words)]).await;
     spoke.send(signed(&command)).await;
     let late = |status: &CommandStatus| in_state(status, "web-1", "evicting").filter(|why| !why.is_empty());
     let status = spoke.told("that it does not go", |status| late(status).is_some()).await;
@@ -40,7 +44,7 @@ async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
     };
     set(json!(["team.example/hold"])).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "its containers hold no GPU any more: {}", end.reason);
     let held = "finished; its object is held by finalizer team.example/hold (set by team-operator)";
     assert_eq!(in_state(&end, "web-1", "gone").as_deref(), Some(held));
@@ -49,8 +53,11 @@ async fn a_finalizer_that_holds_a_pod_is_named_with_who_set_it(w: World) {
 }
 
 async fn a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not(w: World) {
-    let hangs = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 1}});
-    w.gpu_pod("web-1", "n1", hangs).await;
+    let hangs =
+        |grace: u32| json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": grace}});
+    w.gpu_pod("web-1", "n1", hangs(1)).await;
+    // Long enough that nobody here waits for its end.
+    w.gpu_pod("web-2", "n1", hangs(600)).await;
     let person = w.admin.clone();
     let ready = async |word: &str| {
         let path = format!("/api/v1/nodes/{}/status", w.name("n1"));
@@ -66,11 +73,9 @@ async fn a_kubelet_that_is_not_ready_is_waited_for_and_one_that_is_silent_is_not
     ready("Unknown").await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Failed);
-    assert!(
-        end.reason.contains("not drained: 0 of 1 pods gone") && end.reason.contains("/web-1: still terminating"),
-        "{}",
-        end.reason
-    );
+    for told in ["not drained: 0 of 2 pods gone", "/web-1: still terminating", "/web-2: still terminating"] {
+        assert!(end.reason.contains(told), "{told}: {}", end.reason);
+    }
 }
 
 async fn volumes_that_a_silent_node_keeps_are_named_and_one_that_cannot_follow_keeps_its_pod(w: World) {
@@ -89,7 +94,7 @@ async fn volumes_that_a_silent_node_keeps_are_named_and_one_that_cannot_follow_k
     raw::patch(&person, &path, raw::STRATEGIC_MERGE_PATCH, &silent).await.expect(200);
     let mut spoke = Spoke::leading(&w, "a", "").await;
     spoke.sees(&w, "n1").await;
-    let end = spoke.carry_out(&w.command("n1", 1, vec![drain()]).await).await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
     assert_eq!(end.state(), CommandState::Failed);
     let why = |volume: &str, words: &str| format!("{}-{volume}{words}", w.ns);
     let stays = format!("volume {}", why("db-1", &format!(" cannot be detached from node {}: device busy", w.name("n2"))));

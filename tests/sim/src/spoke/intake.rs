@@ -49,7 +49,7 @@ impl Spoke {
         }
         match self.admit(envelope.clone(), known, looked_up.as_ref()) {
             Ok(verified) => self.begin(verified, action),
-            Err(refused) if refused.refusal == Refusal::NodeGone && looked_up.is_none() => self.look_up(&envelope),
+            Err(refused) if is_of_node(refused.refusal) && looked_up.is_none() => self.look_up(&envelope),
             Err(refused) if refused.refusal.not_now() => self.not_now(id.to_string(), &refused),
             Err(refused) => self.refuse(&envelope, &refused, action),
         }
@@ -98,7 +98,7 @@ impl Spoke {
         let begun = self.begun(action, envelope.command());
         match self.admit(envelope.clone(), Known::Open { begun }, None) {
             Ok(verified) => self.begin(verified, Some(Rc::clone(action))),
-            Err(refused) if refused.refusal == Refusal::NodeGone => self.look_up_for(id, &envelope),
+            Err(refused) if is_of_node(refused.refusal) => self.look_up_for(id, &envelope),
             Err(refused) if refused.refusal.not_now() => {}
             Err(refused) => self.refuse(&envelope, &refused, Some(Rc::clone(action))),
         }
@@ -314,4 +314,9 @@ impl Spoke {
         self.running.insert(id, run);
         self.runs_tick();
     }
+}
+
+/// Whether it says of the node what a watch that is late would say as well.
+const fn is_of_node(refusal: Refusal) -> bool {
+    matches!(refusal, Refusal::NodeGone | Refusal::Unmarked)
 }

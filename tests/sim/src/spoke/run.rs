@@ -76,7 +76,7 @@ pub(super) struct Run {
     pub(super) asked: bool,
     pub(super) reign: u64,
     pub(super) by: Timestamp,
-    pub(super) marked: Option<Want>,
+    pub(super) marked: Option<(Want, u64)>,
     pub(super) stop: Option<(CommandState, String)>,
     pub(super) effect: bool,
     pub(super) attempts: u32,
@@ -296,7 +296,7 @@ impl Spoke {
         for (index, step) in command.steps.iter().enumerate() {
             step.name().clone_into(&mut run.status.steps[index].name);
             if let (true, Step::Mark { label, taint, cordon }) = (index < run.cursor(), step) {
-                run.marked = Some(Want { label: *label, taint: *taint, cordon: *cordon });
+                run.marked = Some((Want { label: *label, taint: *taint, cordon: *cordon }, command.plan_rev));
             }
         }
         let index = run.cursor();
@@ -311,6 +311,7 @@ impl Spoke {
             Step::Mark { label, taint, cordon } => {
                 return self.mark(run, Want { label: *label, taint: *taint, cordon: *cordon });
             }
+            Step::Drain(_) if command.drains_marked() && run.marked.is_none() => return self.standing_mark(run),
             Step::Drain(_) => run.phase = Phase::Draining,
             Step::Release { undo } => return self.release(run, undo),
         }

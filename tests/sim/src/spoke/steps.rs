@@ -6,6 +6,7 @@ use gpuheal_spoke_core::{
     drain::{self, Claims, PodFacts, Rules},
     mark::{Marking, NodeFacts, Stamp, Want, mark as plan_mark},
     release::release as plan_release,
+    verify::unmarked,
 };
 use serde_json::Value;
 
@@ -91,7 +92,7 @@ impl Spoke {
                 if self.me.mutations.has(Mutation::UndoAfterPatch) {
                     run.status.undo = undo.fields.iter().map(UndoEntry::from).collect();
                 }
-                run.marked = Some(want);
+                run.marked = Some((want, run.command.plan_rev));
                 self.step_done(run, "was marked already");
                 Ok(())
             }
@@ -111,6 +112,26 @@ impl Spoke {
                 Ok(())
             }
         }
+    }
+
+    /// What an earlier command has set on the node that this one drains. Before it counts as not marked it is read.
+    pub(super) fn standing_mark(&mut self, run: &mut Run) -> Result<(), Halt> {
+        let shown = self.cache.facts(run.command.target.node.name.as_str());
+        if !shown.is_some_and(|facts| facts.quarantined()) {
+            run.attempts = run.attempts.max(1);
+        }
+        let Some(facts) = self.current(run)? else { return Ok(()) };
+        run.attempts = 0;
+        let record = self.standing_undo(&facts, run.id());
+        let Some(want) = Want::standing(&record, &facts) else {
+            return Err(Halt::End(CommandState::Cancelled, Some(Refusal::Unmarked), unmarked(&facts)));
+        };
+        let plan_rev = facts.plan_revision().unwrap_or_default();
+        if let Some(what) = want.taken_away(&facts, plan_rev) {
+            return Err(Halt::overridden(what, &facts));
+        }
+        run.marked = Some((want, plan_rev));
+        Ok(())
     }
 
     pub(super) fn release(&mut self, run: &mut Run, asked: &Undo) -> Result<(), Halt> {
@@ -156,7 +177,7 @@ impl Spoke {
                 }
                 let step = run.command.steps.get(run.cursor()).cloned();
                 if let Some(Step::Mark { label, taint, cordon }) = step {
-                    run.marked = Some(Want { label, taint, cordon });
+                    run.marked = Some((Want { label, taint, cordon }, run.command.plan_rev));
                     self.step_done(run, "marked");
                 } else {
                     self.step_done(run, "released");

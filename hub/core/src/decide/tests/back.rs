@@ -354,3 +354,18 @@ fn a_persons_release_takes_the_node_back_at_once_and_settles_what_is_still_seen(
     let decision = decide(&healthy, &policy(Mode::Heal), now());
     assert!(matches!(decision.request, Some(RequestOutcome::AlreadyDone { .. })) && decision.incident.is_none());
 }
+
+#[test]
+fn a_drain_by_hand_marks_first_where_nobody_knows_how_the_mark_ended() {
+    for (ended, wanted) in
+        [(CommandState::Succeeded, vec!["notify", "drain"]), (CommandState::Unknown, vec!["notify", "mark", "drain"])]
+    {
+        let mut story = quarantined(vec![xid79()]);
+        story.commands = vec![command(Action::Mark, &["notify", "mark"], ended)];
+        if ended == CommandState::Unknown {
+            story.commands[0].steps_done.clear();
+        }
+        story.request = asked(Action::Evict);
+        assert_eq!(steps(&decide(&story, &policy(Mode::Heal), now())), wanted, "{ended}");
+    }
+}

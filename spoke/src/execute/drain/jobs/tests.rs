@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn pod(name: &str) -> PodFacts {
-    PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ..PodFacts::default() }
+    PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ready: true, ..PodFacts::default() }
 }
 
 fn planned(name: &str) -> Planned {
@@ -100,13 +100,35 @@ fn a_pod_that_does_not_go_is_named_and_on_a_dead_node_not_waited_for() {
     jobs.launch("a").unwrap();
     jobs.answered("a", Outcome::Accepted, now);
     let later = now + Duration::from_secs(30) + GRACE_SLACK;
-    jobs.age(later, false);
+    jobs.age(later);
     assert_eq!(jobs.records()[0].reason, "still terminating 60 s after it was evicted");
     assert!(!jobs.settled());
-    jobs.age(later, true);
+    jobs.look(Duration::from_secs(60), true);
+    jobs.age(later);
     assert!(jobs.settled());
     assert_eq!(jobs.gone(), 0, "it is not claimed to be gone");
     assert_eq!(jobs.stuck().len(), 1);
+}
+
+#[test]
+fn a_long_grace_is_shortened_on_a_dead_node_whether_it_was_asked_for_before_or_after() {
+    let now = Instant::now();
+    let long =
+        |name: &str| Planned { pod: PodFacts { grace: Some(Duration::from_secs(600)), ..pod(name) }, after_completion: false };
+    let plan = Plan { stateless: vec![long("before"), long("after")], ..Plan::default() };
+    let mut jobs = Jobs::new(&plan, Duration::from_secs(600), now);
+    assert_eq!(jobs.launch("before").unwrap().grace_secs, 600);
+    jobs.answered("before", Outcome::Accepted, now);
+    jobs.age(now + Duration::from_secs(60));
+    assert_eq!(jobs.records()[0].reason, "", "its kubelet lives: it has its ten minutes");
+    jobs.look(Duration::from_secs(600), true);
+    assert_eq!(jobs.launch("after").unwrap().grace_secs, 30);
+    jobs.answered("after", Outcome::Accepted, now);
+    jobs.age(now + Duration::from_secs(59));
+    assert!(!jobs.settled());
+    jobs.age(now + Duration::from_secs(60));
+    assert!(jobs.settled());
+    assert_eq!(jobs.stuck().len(), 2);
 }
 
 #[test]
@@ -124,9 +146,8 @@ fn a_finalizer_is_named_with_its_owner_while_its_pod_ends_and_once_only_its_obje
     jobs.launch("a").unwrap();
     jobs.answered("a", Outcome::Accepted, now);
     jobs.seen(Some(Ok(watcher::Event::Apply(pod("Running", json!("2026-01-01T00:00:00Z"))))), now);
-    assert!(!jobs.overdue());
-    jobs.age(now + Duration::from_secs(30) + GRACE_SLACK, false);
-    assert!(jobs.overdue());
+    assert!(jobs.leaving() && jobs.records()[0].reason.is_empty());
+    jobs.age(now + Duration::from_secs(30) + GRACE_SLACK);
     assert_eq!(jobs.records()[0].reason, "still terminating, held by finalizer team.example/hold (set by team-operator)");
     jobs.seen(Some(Ok(watcher::Event::Apply(pod("Succeeded", json!("2026-01-01T00:00:00Z"))))), now);
     assert_eq!(jobs.records()[0].reason, "finished; its object is held by finalizer team.example/hold (set by team-operator)");
@@ -148,6 +169,22 @@ fn a_pod_that_waits_for_completion_is_evicted_at_the_deadline_and_never_deleted(
     jobs.bypass(now);
     assert!(!jobs.by_uid["a"].bypass, "also where budgets may be passed, its own wish is kept");
     assert!(jobs.launch("b").unwrap().bypass);
+}
+
+#[test]
+fn those_on_their_way_out_are_given_their_grace_once_nobody_is_to_be_asked_for() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a", "b"], &[], now);
+    for uid in ["a", "b"] {
+        jobs.launch(uid).unwrap();
+    }
+    jobs.answered("a", Outcome::Accepted, now);
+    assert_eq!(jobs.last_gone_by(), None, "b may be refused yet");
+    jobs.answered("b", budget(), now);
+    assert_eq!(jobs.last_gone_by(), None);
+    jobs.answered("b", Outcome::Accepted, now);
+    jobs.by_uid.get_mut("b").unwrap().go();
+    assert_eq!(jobs.last_gone_by(), Some(now + Duration::from_secs(30) + GRACE_SLACK));
 }
 
 #[test]
