@@ -128,6 +128,11 @@ impl Wire {
         self.spoilt.lock().unwrap().answers.push((end, status));
     }
 
+    /// Whether all of that was answered.
+    pub(crate) fn answered(&self) -> bool {
+        self.spoilt.lock().unwrap().answers.is_empty()
+    }
+
     /// Open watches of pods end in the middle.
     pub(crate) fn cut_pods(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);

@@ -8,7 +8,7 @@ use super::{blocked, held_drain, in_state};
 use crate::{
     hub::{drain, mark, signed},
     replica::Spoke,
-    world::World,
+    world::{World, owner},
 };
 
 testkube::claims![
@@ -124,8 +124,12 @@ async fn a_volume_that_gets_stuck_mid_drain_keeps_its_pod(w: World) {
 
 async fn the_last_ready_replica_waits_for_another_to_be_ready(w: World) {
     w.allow_stateful_eviction().await;
-    w.stateful_pod("db-0", "n1").await;
-    w.stateful_pod("db-1", "n1").await;
+    // An owner of its own: the claims share an API server.
+    let mut owners = owner("StatefulSet", "db");
+    owners[0]["uid"] = json!(format!("uid-{}", w.ns));
+    let of_owner = json!({"metadata": {"ownerReferences": owners}});
+    w.stateful_pod_with("db-0", "n1", of_owner.clone()).await;
+    w.stateful_pod_with("db-1", "n1", of_owner.clone()).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark(), drain()]).await;
     spoke.send(signed(&command)).await;
@@ -134,7 +138,7 @@ async fn the_last_ready_replica_waits_for_another_to_be_ready(w: World) {
     w.gone("db-0").await;
     assert!(w.pod("db-1").await.is_some());
     assert!(w.evictions().await.iter().all(|entry| entry.name == "db-0"));
-    w.stateful_pod("db-2", "n2").await;
+    w.stateful_pod_with("db-2", "n2", of_owner).await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     w.gone("db-1").await;
