@@ -19,6 +19,8 @@ pub struct Found {
     pub marked: bool,
     /// The plan that wrote to it last.
     pub plan_revision: u64,
+    /// The highest plan that this database knows of for it, issued or taken over.
+    pub plan_rev_issued: u64,
     /// Its open incident.
     pub incident: Option<OpenIncident>,
 }
@@ -28,6 +30,8 @@ pub struct Found {
 pub struct OpenIncident {
     /// Which.
     pub id: IncidentId,
+    /// Where it stands.
+    pub state: IncidentState,
     /// The worst so far.
     pub level: Level,
     /// A person asked for it.
@@ -38,7 +42,8 @@ pub struct OpenIncident {
 
 /// What taking the command over does to its node's incident; `over`: it is reported as ended. `None`: nothing of it stands. It
 /// is to be taken over while it is not over, or while the node carries the very mark that it set: of that its record tells how to
-/// undo it. What was undone since, by whomever, is history that no one needs to act on.
+/// undo it. What was undone since, by whomever, is history that no one needs to act on. An incident that knows a later plan of its node
+/// stays where that has brought it: commands are shown in any order.
 #[must_use]
 pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentChange> {
     let state = under_way(command.action())?;
@@ -46,12 +51,13 @@ pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentCha
         return None;
     }
     let (open, level) = (found.incident, Level::parse(&command.level));
+    let later = open.filter(|_| found.plan_rev_issued > command.plan_rev);
     Some(IncidentChange {
         id: open.map_or(command.incident, |open| open.id),
         opens: open.is_none(),
         changed: true,
         decision_no: open.map_or(0, |open| open.decision_no) + 1,
-        state,
+        state: later.map_or(state, |open| open.state),
         level: open.map_or(Level::P2, |open| open.level).max(level.unwrap_or(Level::P2)),
         manual: open.map_or(level.is_none(), |open| open.manual),
         fault_keys: command.fault_keys.clone(),

@@ -87,8 +87,19 @@ impl Bench {
             decision = self.decide(&snapshot)?;
         }
         apply::node(conn, &snapshot, &decision, &self.policy, self.now, &mut self.written).await?;
+        if decision.budget == BudgetOp::HoldFound {
+            // Its mark was counted by itself until now: the next node must not find it twice.
+            self.look_around(conn).await?;
+        }
         self.judged.push((node.clone(), decision.recheck_at));
         Ok(Some(decision))
+    }
+
+    async fn look_around(&mut self, conn: &mut PgConnection) -> Result<(), Error> {
+        let told = surroundings_load(conn, &self.cluster).await?;
+        let narrowing = narrowing(&self.cluster, told.config());
+        self.around = Surroundings::of(told, &self.cluster, narrowing, &self.policy);
+        Ok(())
     }
 
     /// Locks budgets and rates, if that is still to be done, and sees what they say now.

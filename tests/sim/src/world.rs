@@ -50,7 +50,7 @@ const TROUBLE: Duration = Duration::from_secs(20 * 60);
 /// How long the world then has to come to rest: what the policy commands, but for releases, lives 15 minutes at most.
 const REST: Duration = Duration::from_secs(25 * 60);
 /// A run is some 25,000 events. What goes round in a circle, each time with another command, makes ten times as many in a minute.
-const EVENTS_MAX: u64 = 45_000;
+const EVENTS_MAX: u64 = 250_000;
 
 /// What happens.
 #[derive(Clone, Debug)]
@@ -268,7 +268,11 @@ impl World {
             self.events += 1;
             self.step(event);
             if self.events >= EVENTS_MAX {
-                self.oracle.breaks("everything comes to rest", self.now, format!("{EVENTS_MAX} things happened and more are to come"));
+                self.oracle.breaks(
+                    "everything comes to rest",
+                    self.now,
+                    format!("{EVENTS_MAX} things happened and more are to come"),
+                );
             }
         }
         if self.oracle.broken.is_none() {

@@ -95,6 +95,9 @@ impl<'a> Progress<'a> {
             later(&mut self.mark, stage("mark"));
             if self.mark != Stage::None && !void(command) {
                 self.marking = Some(command);
+                // What was undone before it is no more: this mark stands, and is to be undone in its turn.
+                self.release = Stage::None;
+                self.release_failed = None;
             }
         }
         if drains {

@@ -49,12 +49,18 @@ impl Memory {
         let node = cluster.nodes.get(&body.target.node.uid)?;
         let open = |incident: &Incident| OpenIncident {
             id: incident.id,
+            state: incident.state,
             level: incident.level,
             manual: incident.manual,
             decision_no: incident.decision_no,
         };
         let incident = cluster.open_incident(&body.target.node.uid).map(open);
-        Some(Found { marked: marked(&node.mark), plan_revision: node.plan_revision, incident })
+        Some(Found {
+            marked: marked(&node.mark),
+            plan_revision: node.plan_revision,
+            plan_rev_issued: node.plan_rev_issued,
+            incident,
+        })
     }
 
     /// One of its numbers was given out again, or its incident is over.

@@ -148,6 +148,15 @@ fn an_incident_closes_when_its_release_is_done() {
 }
 
 #[test]
+fn a_node_that_was_marked_anew_after_a_release_of_the_same_incident_is_not_marked_again_and_again() {
+    let mut story = quarantined(vec![xid79()]);
+    story.commands.push(command(Action::Release, &["release"], CommandState::Succeeded));
+    story.commands.push(command(Action::Mark, &["mark"], CommandState::Succeeded));
+    let decision = decide(&story, &policy(Mode::Mark), now());
+    assert_eq!(steps(&decision), [""; 0], "as after a restore, when commands are shown in any order");
+}
+
+#[test]
 fn a_release_that_came_to_nothing_is_tried_again() {
     let mut story = quarantined(vec![clear(xid79(), -1000)]);
     story.incident.as_mut().unwrap().state = IncidentState::Releasing;
