@@ -281,13 +281,13 @@ impl Work<'_> {
     fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
         if let Some((record, told)) = self.jobs.stays(uid, why) {
             self.skipped.push(record);
-            tell(run, Moment::of("stays", &uid), told);
+            tell(run, Moment::of("stays", uid), told);
         }
     }
 
     fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
         if let Some(told) = self.jobs.waits(uid, why, Instant::now()) {
-            tell(run, Moment::of("blocked", &uid), told);
+            tell(run, Moment::of("blocked", uid), told);
         }
     }
 
