@@ -21,7 +21,8 @@ pub(super) struct Restored {
     heard: BTreeSet<ClusterId>,
     /// It was not the first: a term may come again then that only one cluster had seen.
     again: bool,
-    /// It was loaded into a server that went on, and nobody raised the epoch: no hub can tell before a cluster does.
+    /// It, or a backup before it, was loaded into a server that went on, and nobody raised the epoch: no hub can tell before a cluster
+    /// does, and what was commanded meanwhile stays out.
     in_place: bool,
     at: Timestamp,
 }
@@ -36,7 +37,13 @@ impl Oracle {
         self.acked.retain(|_, at| *at <= backup);
         let new = self.numbers.iter().all(|(_, term, _)| *term < db.hub_term);
         let again = self.restored.is_some();
-        self.restored = Some(Restored { known: new.then_some(now), heard: BTreeSet::new(), again, in_place, at: now });
+        self.restored = Some(Restored {
+            known: new.then_some(now),
+            heard: BTreeSet::new(),
+            again,
+            in_place: in_place || self.was_restored_in_place(),
+            at: now,
+        });
     }
 
     /// An ack of what is not there: it was committed, and on its way when a restore took it away.
