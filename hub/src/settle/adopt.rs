@@ -24,7 +24,7 @@ use crate::{
     store::{
         Class, Labelled as _,
         adopted::{found, plan_rev_keep},
-        budget::{budgets_make, hold_insert},
+        budget::{budgets_lock, hold_insert},
         command::{Issue, Seal, Signed, command_insert},
         decision::cooldown_apply,
         incident::{Decided, incident_move, incident_open},
@@ -99,7 +99,7 @@ async fn take(
     }
     let node = &command.target.node.uid;
     if command.harmful() {
-        budgets_make(conn, cluster).await?;
+        budgets_lock(conn, cluster).await?;
         hold_insert(conn, cluster, node, change.id, None, now).await?;
         cooldown_apply(conn, cluster, node, Some(change.id), CooldownOp::Reserve, now).await?;
     }

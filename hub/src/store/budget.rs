@@ -79,11 +79,23 @@ pub async fn guards_lock(conn: &mut PgConnection, cluster: &ClusterId, rates: &R
     guards_try(conn, cluster).await?.ok_or(Error::Rows { what: "guards.lock", want: 4, got: 0 })
 }
 
-/// Makes the cluster's budget and the fleet's, if they are not there yet: nothing is out in them.
+/// Locks the fleet's and the cluster's budget until commit, making those that are not there, in the order in which everybody does: for
+/// whoever counts a node as out without asking whether there is room.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn budgets_make(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
+pub async fn budgets_lock(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
+    budgets_make(conn, cluster).await?;
+    sqlx::query("SELECT FROM budgets WHERE (cluster_id, scope) IN (('', 'fleet'), ($1, 'cluster')) ORDER BY cluster_id FOR UPDATE")
+        .bind(cluster.as_str())
+        .execute(conn)
+        .await
+        .label("budgets.lock")?;
+    Ok(())
+}
+
+/// Makes the cluster's budget and the fleet's, if they are not there yet: nothing is out in them.
+async fn budgets_make(conn: &mut PgConnection, cluster: &ClusterId) -> Result<(), Error> {
     let (ids, kinds): (Vec<&str>, Vec<&str>) = [FLEET, cluster_scope(cluster)].into_iter().unzip();
     sqlx::query(
         "INSERT INTO budgets (cluster_id, scope, kind) SELECT c, k, k FROM unnest($1::text[], $2::text[]) AS s (c, k) \
