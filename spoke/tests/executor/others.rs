@@ -35,6 +35,8 @@ const ROUNDS_MAX: u64 = 40;
 /// Mean pause between two of its writes, in times that one takes. Ours takes two or three of them, record, look and patch: it loses a
 /// race now and then on a machine of any speed, and never the twelve in a row after which it gives up.
 const PAUSE: f64 = 8.0;
+/// One that was held up counts as no longer than this: a pause of seconds would outlast all rounds.
+const TOOK_MAX: Duration = Duration::from_millis(20);
 
 /// What the other one wrote last.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,7 +82,7 @@ async fn writes(client: Client, path: String, stop: CancellationToken) -> Kept {
     let mut kept = Kept::default();
     let mut took = Duration::ZERO;
     while !stop.is_cancelled() {
-        tokio::time::sleep(took.mul_f64(PAUSE * f64::from(draw(100)) / 50.0)).await;
+        tokio::time::sleep(took.min(TOOK_MAX).mul_f64(PAUSE * f64::from(draw(100)) / 50.0)).await;
         let began = Instant::now();
         let (key, value) = (format!("{FOREIGN}k{}", draw(KEYS)), draw(1000).to_string());
         if draw(5) == 0 {
