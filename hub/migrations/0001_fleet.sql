@@ -31,6 +31,9 @@ COMMENT ON COLUMN hub_marks.hub_id IS 'The process that left it';
 COMMENT ON COLUMN hub_marks.mark IS 'Chosen at random each time';
 COMMENT ON COLUMN hub_marks.left_at IS 'When; rows of hubs that are gone for a day are deleted';
 
+CREATE FUNCTION hub_term() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT hub_term FROM hub_state';
+COMMENT ON FUNCTION hub_term() IS 'Epoch of the database';
+
 CREATE FUNCTION server_run() RETURNS text LANGUAGE sql STABLE AS
     'SELECT format(''database %s, server started at %s'', oid, extract(epoch FROM pg_postmaster_start_time())) FROM pg_database WHERE datname = current_database()';
 COMMENT ON FUNCTION server_run() IS 'Which database in which run of which server this is: no two of them have the same name';
@@ -52,8 +55,9 @@ CREATE TABLE clusters (
     state_as_of timestamptz,
     told_upto timestamptz,
     state_received_at timestamptz,
-    snapshot_at timestamptz,
-    taken_over_at timestamptz,
+    first_term bigint NOT NULL DEFAULT hub_term(),
+    snapshot_term bigint,
+    taken_over_term bigint,
     CONSTRAINT clusters_pkey PRIMARY KEY (cluster_id),
     CONSTRAINT clusters_id_form CHECK (cluster_id ~ '^[a-z0-9][a-z0-9-]{0,62}$')
 );
@@ -74,8 +78,9 @@ COMMENT ON COLUMN clusters.state_seq IS 'Number of the last state message under 
 COMMENT ON COLUMN clusters.state_as_of IS 'The moment that the last state describes, by the spoke''s account of hub time';
 COMMENT ON COLUMN clusters.told_upto IS 'All that the cluster''s sources showed up to this moment is known here; no release is decided without it';
 COMMENT ON COLUMN clusters.state_received_at IS 'When the last state came';
-COMMENT ON COLUMN clusters.snapshot_at IS 'When the last whole snapshot came; none: the inventory is not known';
-COMMENT ON COLUMN clusters.taken_over_at IS 'When all that the cluster has was last known to be here: its nodes, the faults that stand, the commands on record; none, or before the database''s epoch began: it is still to be taken over, and nothing that harms is issued';
+COMMENT ON COLUMN clusters.first_term IS 'Epoch of the database in which the cluster was first seen';
+COMMENT ON COLUMN clusters.snapshot_term IS 'Epoch of the database in which the last whole snapshot came; none: the inventory is not known';
+COMMENT ON COLUMN clusters.taken_over_term IS 'Epoch of the database under which all that the cluster has was last known to be here: its nodes, the faults that stand, the commands on record; any other than hub_state.hub_term, or none: it is still to be taken over, and nothing new is begun there';
 
 CREATE TABLE cluster_sizes (
     cluster_id text NOT NULL,

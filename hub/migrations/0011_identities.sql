@@ -44,5 +44,5 @@ COMMENT ON COLUMN sessions.boots_at IS 'When each of them did';
 COMMENT ON COLUMN sessions.certificate_serial IS 'Serial number of the certificate that the replica attached with, in lower hex';
 COMMENT ON COLUMN sessions.certificate_not_before IS 'When that certificate began';
 
--- Clusters that were not taken over since the database's epoch began: looked for at each judgement, hardly ever there.
-CREATE INDEX clusters_by_taken_over ON clusters (taken_over_at);
+-- Clusters that are not taken over under the database's epoch: looked for at each judgement, hardly ever there.
+CREATE INDEX clusters_by_taken_over ON clusters (taken_over_term);

@@ -165,7 +165,7 @@ impl Inner {
         metrics::ATTACHES.inc(["ok"]);
         let left = peer.not_after().since(clock::now());
         let owner = registry::Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
-        let session = Session::new(owner, peer.certificate().clone(), lanes, end);
+        let session = Session::new(owner, peer.certificate().clone(), lanes, attached.hub_term, end);
         session.set_lease(hello.lease_transitions);
         session.set_clock_apart(clock_apart(&hello, attached.clock_skew_ms));
         let session = Arc::new(session);
@@ -182,8 +182,8 @@ impl Inner {
         if let Some(settings) = self.board.current() {
             begun = begun.and(session.offer(Lane::Bulk, Message::Settings(settings)));
         }
-        if !attached.inventory_known {
-            begun = begun.and(session.offer(Lane::Control, Message::Resync(resync())));
+        if !attached.taken_over {
+            begun = begun.and(session.offer(Lane::Control, Message::Resync(all_under(attached.hub_term))));
         }
         if let Err(error) = begun {
             // None of it is said again in a session: the next one begins with it.
@@ -381,9 +381,9 @@ const fn kind(message: &attach_request::Message) -> &'static str {
     }
 }
 
-/// Asks for all that a cluster has.
-const fn resync() -> Resync {
-    Resync { snapshot: true, standing_faults: true, open_commands: true, command_ids: Vec::new() }
+/// Asks for all that a cluster has, under this epoch of the database.
+const fn all_under(term: u64) -> Resync {
+    Resync { snapshot: false, all_under_term: term, command_ids: Vec::new() }
 }
 
 /// A session's word that it cannot go on and had better not come again soon.

@@ -35,6 +35,11 @@ pub static QUARANTINED: Gauge = Gauge::new(
     "gpu_selfhealing_hub_clusters_quarantined",
     "Clusters under whose identity nobody may attach until a person clears it.",
 );
+/// After a restore, and when a cluster is new.
+pub static CLUSTERS_TO_TAKE_OVER: Gauge = Gauge::new(
+    "gpu_selfhealing_hub_clusters_to_take_over",
+    "Clusters that have not told all that they have since the epoch of the database began: nothing new begins there.",
+);
 /// Why sessions ended.
 pub static DETACHES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_detaches_total",
@@ -118,7 +123,7 @@ pub static DELIVER_SECONDS: Histogram =
 /// Reports settled.
 pub static STATUSES: Family<1> = Family::counter(
     "gpu_selfhealing_hub_command_statuses_total",
-    "Reports of commands that spokes sent, by outcome (acked, failed).",
+    "Reports of commands that spokes sent, by outcome (acked, failed, early: before the nodes of its cluster).",
     ["outcome"],
 );
 /// Settling.
@@ -196,6 +201,7 @@ pub fn text() -> String {
     SESSIONS.write(&mut out);
     CLOCKS_APART.write(&mut out);
     QUARANTINED.write(&mut out);
+    CLUSTERS_TO_TAKE_OVER.write(&mut out);
     FAULTS.write(&mut out);
     STATE_DIFFERS.write(&mut out);
     for histogram in [&ACK_SECONDS, &DECIDE_SECONDS, &DELIVER_SECONDS, &SETTLE_SECONDS, &AUDIT_SECONDS] {

@@ -28,15 +28,16 @@ use crate::{
         judgement::{judgement_lock, judgements_ask},
         moment,
         session::session_hold,
-        settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, report_put},
+        settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, nodes_known, report_put},
     },
 };
 pub use fold::{Fold, fold};
 pub use sweep::{run, sweep};
 use told::{Ended, Told};
 
-/// Takes one status from a cluster, or from a session of it, which must still be its own. The answer follows the commit. With the signer, a command that is not known here, and comes with the
-/// bytes that this signer signed, is taken over first.
+/// Takes one status from a cluster, or from a session of it, which must still be its own. The answer follows the commit. With the
+/// signer, a command that is not known here, and comes with the bytes that this signer signed, is taken over first. No answer: it
+/// came before its cluster's nodes did, by which a lost command is judged, and was left alone; the spoke tells it again.
 ///
 /// # Errors
 /// When it could not be committed, or its session was taken over; the spoke reports it again.
@@ -45,12 +46,17 @@ pub async fn settle(
     from: impl Into<Origin>,
     status: v1::CommandStatus,
     signer: Option<&Signer>,
-) -> Result<v1::StatusAck, Error> {
+) -> Result<Option<v1::StatusAck>, Error> {
     take(pool, from.into(), status, signer).await
 }
 
 #[tracing::instrument(name = "hub.settle", skip_all, fields(cluster.id = %from.cluster, command.id = %status.command_id))]
-async fn take(pool: &PgPool, from: Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+async fn take(
+    pool: &PgPool,
+    from: Origin,
+    status: v1::CommandStatus,
+    signer: Option<&Signer>,
+) -> Result<Option<v1::StatusAck>, Error> {
     let (report, began, cluster) = (Report::of(&status), Instant::now(), &from.cluster);
     if report.undo_unreadable {
         metrics::SET_ASIDE.inc(["undo"]);
@@ -61,7 +67,10 @@ async fn take(pool: &PgPool, from: Origin, status: v1::CommandStatus, signer: Op
     let (undo_kept, told) = match report.command {
         Some(id) => {
             let lost = signer.filter(|_| !status.envelope.is_empty()).map(|signer| (signer, status.envelope.as_ref()));
-            known(&mut tx, cluster, id, &report, lost).await?
+            match known(&mut tx, cluster, id, &report, lost).await? {
+                Some(known) => known,
+                None => return Ok(None),
+            }
         }
         None => match command_by_envelope(&mut tx, cluster, &report.subject).await? {
             Some(id) => (false, unverified(&mut tx, cluster, id, &report).await?),
@@ -73,25 +82,28 @@ async fn take(pool: &PgPool, from: Origin, status: v1::CommandStatus, signer: Op
     dies_at!("settle.committed");
     metrics::SETTLE_SECONDS.observe(began.elapsed());
     told.tell(cluster, &report);
-    Ok(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
+    Ok(Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept }))
 }
 
 /// Of a command that the spoke could name; `shown` are its bytes, if they came along. Returns whether what it changed is
-/// known here, and what is to be told.
+/// known here, and what is to be told; nothing of one that cannot be judged yet.
 async fn known(
     conn: &mut PgConnection,
     cluster: &ClusterId,
     id: CommandId,
     report: &Report,
     shown: Option<(&Signer, &[u8])>,
-) -> Result<(bool, Told), Error> {
+) -> Result<Option<(bool, Told)>, Error> {
     let mut node = command_node(conn, cluster, id).await?;
     if let (None, Some((signer, envelope))) = (&node, shown) {
+        if !nodes_known(conn, cluster).await? {
+            return Ok(None);
+        }
         node = adopt::adopt(conn, cluster, id, report, envelope, signer).await?;
     }
     let Some(node) = node else {
         report_put(conn, cluster, report, "unknown_command").await?;
-        return Ok((false, Told::Unknown(id)));
+        return Ok(Some((false, Told::Unknown(id))));
     };
     judgement_lock(conn, cluster, &node, "settle").await?;
     let held = command_hold(conn, cluster, id).await?;
@@ -99,17 +111,17 @@ async fn known(
     let fold = fold(held.state, held.status_seq, report.reported, report.status_seq);
     report_put(conn, cluster, report, fold.effect()).await?;
     let state = match fold {
-        Fold::Stale => return Ok((held.undo_known || !report.undone(), Told::Nothing)),
+        Fold::Stale => return Ok(Some((held.undo_known || !report.undone(), Told::Nothing))),
         Fold::NotNow => {
             command_not_now(conn, cluster, id, report, now).await?;
-            return Ok((true, Told::Nothing));
+            return Ok(Some((true, Told::Nothing)));
         }
         Fold::Takes(state) | Fold::Corrects(state) => state,
     };
     command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
     audit::append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
-    Ok((held.undo_known || !report.undo_unreadable, ended(cluster, id, held, report, state)))
+    Ok(Some((held.undo_known || !report.undo_unreadable, ended(cluster, id, held, report, state))))
 }
 
 fn ended(cluster: &ClusterId, command: CommandId, held: Held, report: &Report, to: CommandState) -> Told {

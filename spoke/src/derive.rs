@@ -33,9 +33,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     clock,
     journal::{self, Journal, Submitted},
-    link::Wanted,
     metrics::{self, Metrics},
-    ports::{Attachment, FaultView, GpuUsers, Leadership, Standing},
+    ports::{Attachment, Audience, FaultView, GpuUsers, Leadership, Standing},
     settings::Settings,
     watch::{Nodes, Plugins, ServicePods, Touched},
 };
@@ -125,8 +124,8 @@ pub struct Derive {
     complaints: Complaints,
     /// When a webhook's body was last taken.
     alerted_at: Mutex<Option<Timestamp>>,
-    /// The reign and session that was told of all, how it stands.
-    told: Mutex<Option<(u64, u64, u64)>>,
+    /// Who was told of all, how it stands.
+    told: Mutex<Option<Audience>>,
 }
 
 impl Derive {
@@ -326,7 +325,7 @@ impl Derive {
 }
 
 /// Looks at node objects as they change and at everything as time passes, and sends evidence, until cancelled.
-pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::Receiver<Wanted>, cancel: CancellationToken) {
+pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: CancellationToken) {
     tokio::select! {
         () = cancel.cancelled() => return,
         () = derive.deps.nodes.ready() => {}
@@ -335,13 +334,13 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
     let mut settings = derive.deps.settings.changes();
     let mut all = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
-    let mut standing = wanted.borrow().standing;
     let mut again = Again::new(&derive.deps.journal);
-    if standing > 0 {
-        // It was asked for before all was listed.
-        again.owe_all(&derive);
-    }
     let mut telling = Telling::default();
+    let mut attachment = derive.deps.attachment.clone();
+    // It may have asked before all was listed.
+    attachment.mark_changed();
+    // The session that asked for all last, and under which epoch.
+    let mut asked = None;
     loop {
         let names: BTreeSet<String> = tokio::select! {
             () = cancel.cancelled() => return,
@@ -364,16 +363,18 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, mut wanted: watch::
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell(&mut telling, again.owes_nothing(), standing);
+                derive.tell(&mut telling, again.owes_nothing(), asked);
                 continue;
             }
             () = again.due() => {
                 again.go_on(&derive).await;
                 continue;
             }
-            Ok(()) = wanted.changed() => {
-                let now = wanted.borrow_and_update().standing;
-                if std::mem::replace(&mut standing, now) != now {
+            Ok(()) = attachment.changed() => {
+                let Attachment { generation, asked_term, .. } = *attachment.borrow_and_update();
+                let now = generation.filter(|_| asked_term > 0).map(|session| (session, asked_term));
+                if now.is_some() && now != asked {
+                    asked = now;
                     *derive.told.lock().expect("no holder of this lock panics") = None;
                     telling.owe_all(derive.nodes_with_faults());
                     again.owe_all(&derive);
@@ -399,10 +400,11 @@ impl Derive {
 
     /// Sends what gathered, while this replica leads and a hub listens. Another reign or session is told first how everything
     /// stands, node by node, so that what is new is not pushed out by it. `again_whole`: nothing is left that is to be journaled
-    /// anew, of what was asked for up to the request `standing`.
-    fn tell(&self, telling: &mut Telling, again_whole: bool, standing: u64) {
+    /// anew, of what `asked` says: a session, and the epoch under which it asked.
+    fn tell(&self, telling: &mut Telling, again_whole: bool, asked: Option<(u64, u64)>) {
         let reign = self.deps.leadership.borrow().transitions();
         let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
+        let asked_term = asked.filter(|(session, _)| *session == audience.1).map_or(0, |(_, term)| term);
         let now = clock::boottime();
         if telling.begins(audience, clock::wall()) {
             self.pending.lock().expect("no holder of this lock panics").begin();
@@ -414,22 +416,23 @@ impl Derive {
             self.gather(telling);
             let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else {
                 let all = telling.owes_nothing() && again_whole;
-                *self.told.lock().expect("no holder of this lock panics") = all.then_some((audience.0, audience.1, standing));
+                let (reign, session) = audience;
+                *self.told.lock().expect("no holder of this lock panics") = all.then_some(Audience { reign, session, asked_term });
                 return;
             };
             permit.send(batch);
         }
     }
 
-    /// As if this reign and session had been told all.
+    /// As if they had been told all.
     #[cfg(test)]
-    pub(crate) fn told_all(&self, reign: u64, session: u64) {
-        *self.told.lock().expect("no holder of this lock panics") = Some((reign, session, 0));
+    pub(crate) fn told_all(&self, to: Audience) {
+        *self.told.lock().expect("no holder of this lock panics") = Some(to);
     }
 
-    /// Whether this reign and session was told how everything stands, and journaled anew what it asked for so many times.
-    pub fn has_told(&self, reign: u64, session: u64, standing: u64) -> bool {
-        *self.told.lock().expect("no holder of this lock panics") == Some((reign, session, standing))
+    /// Whether this audience was told how everything stands, and what it asked for journaled anew.
+    pub fn has_told(&self, to: Audience) -> bool {
+        *self.told.lock().expect("no holder of this lock panics") == Some(to)
     }
 
     /// Adds what is owed until a message is full.

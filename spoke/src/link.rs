@@ -74,15 +74,6 @@ pub struct Lanes {
     pub asks: mpsc::Receiver<Ask>,
 }
 
-/// What the hub asked to be sent again; each number rises by one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// The cluster's state from the start.
-    pub snapshot: u64,
-    /// Every fault that still stands.
-    pub standing: u64,
-}
-
 /// Everything that the link touches.
 pub struct Deps {
     /// Who and where.
@@ -103,8 +94,6 @@ pub struct Deps {
     pub down: mpsc::Sender<Down>,
     /// To everybody.
     pub attachment: watch::Sender<Attachment>,
-    /// To state and derive.
-    pub wanted: watch::Sender<Wanted>,
 }
 
 /// How a session ended.

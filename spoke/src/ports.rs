@@ -71,18 +71,41 @@ pub trait GpuUsers: Send + Sync {
     fn users(&self, node: &NodeUid) -> Result<Users, Unknown>;
 }
 
-/// From the link to everyone: is the hub there? A new `generation` asks the hand to report every status that is not acked
-/// yet, a higher `hub_term` or `report_again` every outcome that is on record; statuses given to a detached link are dropped.
+/// Whom all is told: a reign, a session, and the epoch of the hub's database under which that session was asked for all; 0: it was
+/// not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Audience {
+    /// How often the Lease has changed hands.
+    pub reign: u64,
+    /// The session's generation.
+    pub session: u64,
+    /// The epoch.
+    pub asked_term: u64,
+}
+
+/// From the link to everyone: is the hub there, and what does it ask for? A new `generation` asks the hand to report every status
+/// that is not acked yet, a higher `hub_term` or `asked_term` every outcome that is on record; statuses given to a detached link
+/// are dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attachment {
     /// The session's generation, or nothing while no hub answers.
     pub generation: Option<u64>,
-    /// The hub's term as Welcome told it last.
+    /// The highest term that a hub has told.
     pub hub_term: u64,
     /// The reign whose word on this cluster the hub holds, as Welcome told it last.
     pub reign_known: u64,
-    /// Rises when the hub asks for open commands by Resync.
-    pub report_again: u64,
+    /// The epoch under which the hub has asked for all in this session; 0: it did not.
+    pub asked_term: u64,
+    /// How often it has asked for the state alone.
+    pub snapshots_asked: u64,
+}
+
+impl Attachment {
+    /// Whom a leader of this reign tells: nobody while no hub listens.
+    #[must_use]
+    pub fn audience(&self, reign: u64) -> Option<Audience> {
+        self.generation.map(|session| Audience { reign, session, asked_term: self.asked_term })
+    }
 }
 
 /// From the hand to the link, for Hello and heartbeats: the highest numbers seen and the HealActions without a final state.
@@ -103,9 +126,8 @@ pub struct Seen {
     /// Whether the cordon is ours, by UID of each node that has a standing undo record. Not for Hello: for the cluster's
     /// state.
     pub cordons: BTreeMap<String, bool>,
-    /// The reign, session and count of the hub's requests for everything to which all commands on record were told again and
-    /// acked. For the cluster's state too.
-    pub told_again: Option<(u64, u64, u64)>,
+    /// To whom all commands that are held were told again, and who acked them. For the cluster's state too.
+    pub told_again: Option<Audience>,
 }
 
 /// The cluster owner's ConfigMap as it was read; parsed by whoever needs a part of it.

@@ -26,10 +26,12 @@ use tokio::sync::mpsc;
 use crate::{
     clock,
     healaction::{self, HealAction, PodRecord, StepRecord},
+    ports::Audience,
 };
 
-pub(crate) use again::{Told, again, asked, tell_again};
-pub use owed::{Audience, Owed};
+pub use again::RETELL;
+pub(crate) use again::{Told, again, asked, tell_again, tell_until_acked};
+pub use owed::Owed;
 
 /// Pods of one step that are told; the rest is in the HealAction.
 const PODS_MAX: usize = 256;
@@ -71,7 +73,7 @@ impl Reports {
             return;
         }
         self.will_tell(action);
-        let (id, status) = (action.id(), status(action));
+        let (id, status) = (action.id(), self.status(action));
         if healaction::is_final(action) {
             self.gathering().remove(id);
             self.send(status).await;
@@ -91,13 +93,12 @@ impl Reports {
     /// Tells how an action stands to a hub that asked.
     pub async fn answer(&self, action: &HealAction) {
         self.will_tell(action);
-        self.send(status(action)).await;
+        self.send(self.status(action)).await;
     }
 
     /// Tells a hub that may have lost it: with the command as it was signed, so that it can take it over.
     pub(crate) async fn answer_whole(&self, action: &HealAction) {
-        let envelope = healaction::envelope_bytes(action).unwrap_or_default().into();
-        self.send(v1::CommandStatus { envelope, ..status(action) }).await;
+        self.send(whole(action)).await;
     }
 
     /// Tells that a command is refused and leaves no trace.
@@ -133,9 +134,10 @@ impl Reports {
         self.note(action.id(), |known| known.told = known.told.max(healaction::seq(action)));
     }
 
-    /// These are about to be told to an audience that is told all again.
+    /// These are about to be told to an audience that is told all again: who has acked those of them that are held knows all.
     pub(crate) fn owes(&self, audience: Audience, told: &[Told]) {
-        let unheard = told.iter().filter(|told| told.anew() || !self.acked(&told.action));
+        let held = told.iter().filter(|told| told.action.held());
+        let unheard = held.filter(|told| told.anew || !self.acked(&told.action));
         let statuses = unheard.map(|told| (told.action.id().to_owned(), healaction::seq(&told.action))).collect();
         self.owed().begin(audience, statuses);
     }
@@ -143,6 +145,27 @@ impl Reports {
     /// The audience that has acked all that was told again to it.
     pub(crate) fn whole_for(&self) -> Option<Audience> {
         self.owed().whole_for()
+    }
+
+    /// What it has not acked of it.
+    fn owed_to(&self, audience: Audience) -> Vec<String> {
+        self.owed().owed_to(audience)
+    }
+
+    /// Nobody can tell of it any more: a person deleted it.
+    fn forgive(&self, id: &str) {
+        self.owed().forgive(id);
+    }
+
+    /// The highest epoch of the hub's database under which it has acked all that it asked for.
+    pub(crate) fn acked_term(&self) -> u64 {
+        self.owed().acked_term()
+    }
+
+    /// How an action stands; for a hub that may never have had the command, with the bytes that were signed, so that it can
+    /// take it over.
+    fn status(&self, action: &HealAction) -> v1::CommandStatus {
+        if self.owed().is_owed(action.id()) { whole(action) } else { status(action) }
     }
 
     fn note(&self, id: &str, write: impl FnOnce(&mut Known)) {
@@ -182,6 +205,10 @@ fn refusal(command_id: String, envelope_sha256: String, state: v1::CommandState,
         at_unix_ms: clock::wall().unix_ms(),
         ..v1::CommandStatus::default()
     }
+}
+
+fn whole(action: &HealAction) -> v1::CommandStatus {
+    v1::CommandStatus { envelope: healaction::envelope_bytes(action).unwrap_or_default().into(), ..status(action) }
 }
 
 /// A HealAction as the hub is told of it.

@@ -31,8 +31,7 @@ use crate::{
     clock::{self, HubClock},
     derive::Derive,
     journal::Depth,
-    link::Wanted,
-    ports::{Attachment, Leadership, LocalConfig, Seen},
+    ports::{self, Attachment, Leadership, LocalConfig, Seen},
     scrape::Rounds,
     settings::Settings,
     watch::{Heard, NodeEntry, Nodes, Touched},
@@ -87,8 +86,6 @@ pub struct Deps {
     pub leadership: watch::Receiver<Leadership>,
     /// From the link.
     pub attachment: watch::Receiver<Attachment>,
-    /// From the link.
-    pub wanted: watch::Receiver<Wanted>,
     /// From the hand: whose the cordons are.
     pub seen: watch::Receiver<Seen>,
     /// How old the news of the watches is.
@@ -108,9 +105,8 @@ pub struct Deps {
 /// What a snapshot is for: one of these changed, and the hub needs all of it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Audience {
-    generation: u64,
-    lease_transitions: u64,
-    snapshot: u64,
+    to: ports::Audience,
+    snapshots_asked: u64,
 }
 
 /// Tells until cancelled.
@@ -127,7 +123,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
         let now = deps.audience();
         let as_of = deps.heard.nodes_as_of(&deps.clock);
         let told_upto = deps.told_upto(&mut reach, now);
-        let all_told = deps.all_told(&mut whole, now);
+        let all_told_term = deps.all_told(&mut whole, now).unwrap_or(0);
         let mut parts = match now.zip(as_of) {
             None => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
@@ -140,7 +136,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
                 // Nothing happened, and somebody looked: what the hub waits for in vain it can then give back.
                 None if said.elapsed() >= deps.cadence.quiet && deps.heard.fresh() => vec![Part::nothing()],
                 // A hub that asked for everything lets nothing happen here before it knows that this was all.
-                None if all_told && !whole.said => vec![Part::nothing()],
+                None if all_told_term > 0 && !whole.said => vec![Part::nothing()],
                 None => Vec::new(),
             },
         };
@@ -154,17 +150,17 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             let body = part.body(|name| deps.tell(name, &mut told));
             seq += 1;
             said = Instant::now();
-            let Some((Audience { generation, lease_transitions, .. }, as_of)) = now.zip(as_of) else { break };
+            let Some((Audience { to, .. }, as_of)) = now.zip(as_of) else { break };
             let state = v1::ClusterState {
-                lease_transitions,
+                lease_transitions: to.reign,
                 seq,
                 as_of_unix_ms: as_of.unix_ms(),
                 told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
-                all_told,
+                all_told_term,
                 body: Some(body),
             };
-            whole.said |= all_told;
-            if deps.out.send((generation, state)).await.is_err() {
+            whole.said |= all_told_term > 0;
+            if deps.out.send((to.session, state)).await.is_err() {
                 return;
             }
         }
@@ -174,9 +170,8 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             Ok(()) = deps.config.changed() => {}
             Ok(()) = deps.leadership.changed() => {}
             Ok(()) = deps.attachment.changed() => {}
-            Ok(()) = deps.wanted.changed() => {}
             Ok(()) = deps.seen.changed() => {}
-            Ok(()) = deps.journal.changed(), if !all_told => {}
+            Ok(()) = deps.journal.changed(), if all_told_term == 0 => {}
             _ = ticks.tick() => {}
         }
     }
@@ -188,8 +183,7 @@ impl Deps {
         // Before anything is looked at: what is found while we look is of a later moment.
         let at = clock::boottime();
         let depth = *self.journal.borrow();
-        let all = |to: &Audience| !depth.broken && self.rounds.whole(to.lease_transitions) && self.has_told(to);
-        let Some(audience) = audience.filter(all) else {
+        let Some(audience) = audience.filter(|audience| !depth.broken && self.has_told(audience.to)) else {
             reach.unknown();
             return None;
         };
@@ -198,28 +192,25 @@ impl Deps {
         Some(now.before(at.saturating_sub(upto) + uncertainty))
     }
 
-    /// Whether the hub has acked all that it asks for when it asks for everything, beside the snapshot.
-    fn all_told(&self, whole: &mut Whole<Audience>, audience: Option<Audience>) -> bool {
+    /// The epoch under which this session asked for all, once the hub has acked all of it beside the snapshot.
+    fn all_told(&self, whole: &mut Whole<Audience>, audience: Option<Audience>) -> Option<u64> {
         let depth = *self.journal.borrow();
-        let told = |to: Audience| {
-            let asked = self.attachment.borrow().report_again;
-            !depth.broken
-                && self.has_told(&to)
-                && self.seen.borrow().told_again == Some((to.lease_transitions, to.generation, asked))
-        };
-        let told = audience.is_some_and(told);
-        whole.look(audience, told, depth.found, depth.unacked)
+        let told = |Audience { to, .. }| !depth.broken && self.has_told(to) && self.seen.borrow().told_again == Some(to);
+        let is = whole.look(audience, audience.is_some_and(told), depth.found, depth.unacked);
+        audience.filter(|_| is).map(|audience| audience.to.asked_term)
     }
 
-    fn has_told(&self, to: &Audience) -> bool {
-        self.derive.has_told(to.lease_transitions, to.generation, self.wanted.borrow().standing)
+    /// All that there is to see was looked at in this reign, and told or journaled.
+    fn has_told(&self, to: ports::Audience) -> bool {
+        self.rounds.whole(to.reign) && self.derive.has_told(to)
     }
 
     /// Whom to tell: nobody while another replica leads or no hub listens.
     fn audience(&self) -> Option<Audience> {
-        let lease_transitions = self.leadership.borrow().transitions()?;
-        let generation = self.attachment.borrow().generation?;
-        Some(Audience { generation, lease_transitions, snapshot: self.wanted.borrow().snapshot })
+        let reign = self.leadership.borrow().transitions()?;
+        let attachment = *self.attachment.borrow();
+        let to = attachment.audience(reign)?;
+        Some(Audience { to, snapshots_asked: attachment.snapshots_asked })
     }
 
     /// Begins anew: which nodes go into which part. What is said of them is made as each part goes.

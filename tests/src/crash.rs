@@ -20,7 +20,7 @@ use crate::{
     chaos::effects,
     cluster::{Kind, Machine, SpokeSettings},
     facts,
-    fleet::{ClusterPlan, Fleet, Plan, inventory_known},
+    fleet::{ClusterPlan, Fleet, Plan, taken_over},
     invariants::{self, COUNTED, Left},
     process::{Process, binary},
     record,
@@ -156,7 +156,7 @@ async fn start_with_one_who_dies(fleet: &mut Fleet, crash: &Crash, dying: &Dying
     let leads = cluster.leader().await?;
     cluster.start_replica("b", &each[1]).await?;
     let cluster = fleet.cluster(CLUSTER)?;
-    inventory_known(&fleet.pool, cluster).await?;
+    taken_over(&fleet.pool, cluster).await?;
     // A scrape of every node, so that what breaks has a predecessor.
     for node in cluster.gpu_nodes() {
         let exporter = cluster.exporter(&node);
@@ -213,8 +213,10 @@ async fn happen(fleet: &Fleet, crash: &Crash, broken: &[String]) -> Result<()> {
         }
         Cause::Person => {
             let body = json!({"node": broken[0], "action": "mark", "reason": "heard a fan", "idempotency_key": "by-hand"});
-            // The hub that decides may die before its answer is back.
-            let _answer = fleet.post_process(&webhook, true, &body).await;
+            // The hub that decides may die before its answer is back; one that came is a yes.
+            if let Ok((status, answer)) = fleet.post_process(&webhook, true, &body).await {
+                ensure!(matches!(status, 200 | 202 | 503 | 504), "the request was answered {status}: {answer}");
+            }
             Ok(())
         }
     }

@@ -100,7 +100,7 @@ impl Fleet {
         }
         for cluster in &fleet.clusters {
             cluster.leader().await?;
-            inventory_known(&fleet.pool, cluster).await?;
+            taken_over(&fleet.pool, cluster).await?;
         }
         Ok(fleet)
     }
@@ -285,8 +285,9 @@ impl Fleet {
     }
 }
 
-/// Waits until the hub knows every GPU node of a cluster.
-pub(crate) async fn inventory_known(pool: &PgPool, cluster: &Cluster) -> Result<()> {
+/// Waits until the hub knows every GPU node of a cluster, and all else that it has: before that nothing new begins there, and a person
+/// who asks is told so.
+pub(crate) async fn taken_over(pool: &PgPool, cluster: &Cluster) -> Result<()> {
     let want = i64::try_from(cluster.gpu_nodes().len())?;
     wait::until(&format!("the hub to know the {want} GPU nodes of {}", cluster.id), WITHIN, || async {
         let known: i64 = sqlx::query_scalar(
@@ -296,6 +297,15 @@ pub(crate) async fn inventory_known(pool: &PgPool, cluster: &Cluster) -> Result<
         .fetch_one(pool)
         .await?;
         Ok((known >= want).then_some(()))
+    })
+    .await?;
+    wait::until(&format!("the hub to take {} over", cluster.id), WITHIN, || async {
+        let whole: bool =
+            sqlx::query_scalar("SELECT COALESCE(taken_over_term = hub_term(), false) FROM clusters WHERE cluster_id = $1")
+                .bind(&cluster.id)
+                .fetch_one(pool)
+                .await?;
+        Ok(whole.then_some(()))
     })
     .await
 }

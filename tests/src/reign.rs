@@ -17,7 +17,7 @@ use crate::{
     chaos::effects,
     cluster::{Cluster, Kind, Machine, heal_action_resource},
     facts,
-    fleet::{ClusterPlan, Fleet, Plan, inventory_known},
+    fleet::{ClusterPlan, Fleet, Plan, taken_over},
     script::{PATIENT_LEASE, POLICY, WITHIN},
     wait, workload,
 };
@@ -65,7 +65,7 @@ impl Field {
         cluster.start_spokes(&settings).await?;
         let leader = cluster.leader().await?;
         let heir = cluster.replicas().keys().find(|name| **name != leader).cloned().context("there are two replicas")?;
-        inventory_known(&fleet.pool, fleet.cluster(CLUSTER)?).await?;
+        taken_over(&fleet.pool, fleet.cluster(CLUSTER)?).await?;
         Ok(Self { fleet, node, leader, heir })
     }
 

@@ -49,6 +49,8 @@ pub struct Cluster {
     pub fleet_gpu_nodes: u32,
     /// Nodes out in the whole fleet.
     pub fleet_out: u32,
+    /// Of those, nodes that may be out in clusters that are not taken over under the database's epoch yet.
+    pub fleet_adopting: u32,
     /// The cluster's rate.
     pub rate: RateState,
     /// The fleet's rate.
@@ -66,7 +68,7 @@ pub struct Cluster {
 /// Whether the cluster's own eyes can be believed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observer {
-    /// When the last complete state of the cluster was received; `None`: never.
+    /// Which moment the state of the cluster describes; `None`: the cluster is not taken over under the database's epoch.
     pub state_at: Option<Timestamp>,
     /// All that its sources showed up to this moment is known here. Nothing while no spoke could say so.
     pub told_upto: Option<Timestamp>,

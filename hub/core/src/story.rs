@@ -100,6 +100,7 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
             out: 0,
             fleet_gpu_nodes: 100,
             fleet_out: 0,
+            fleet_adopting: 0,
             rate: full(2000),
             fleet_rate: full(10_000),
             narrowing: None,

@@ -28,7 +28,7 @@ use crate::{
     store::{
         budget::guards_lock,
         judgement::judgements_done,
-        snapshot::{Surroundings, snapshot_load, surroundings_load},
+        snapshot::{Surroundings, Told, snapshot_load, surroundings_load},
     },
 };
 
@@ -48,9 +48,8 @@ impl Bench {
     /// Reads what all nodes of the cluster share.
     pub(super) async fn open(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Self, Error> {
         let told = surroundings_load(conn, cluster).await?;
-        let policy = policies::of(conn, told.policy()).await?;
-        let (now, narrowing) = (told.now(), narrowing(cluster, told.config()));
-        let around = Surroundings::of(told, cluster, narrowing, &policy);
+        let (policy, now) = (policies::of(conn, told.policy()).await?, told.now());
+        let around = around(told, cluster, &policy);
         Ok(Self { cluster: cluster.clone(), policy, around, now, guarded: false, written: Written::default(), judged: Vec::new() })
     }
 
@@ -89,17 +88,10 @@ impl Bench {
         apply::node(conn, &snapshot, &decision, &self.policy, self.now, &mut self.written).await?;
         if decision.budget == BudgetOp::HoldFound {
             // Its mark was counted by itself until now: the next node must not find it twice.
-            self.look_around(conn).await?;
+            self.around = around(surroundings_load(conn, &self.cluster).await?, &self.cluster, &self.policy);
         }
         self.judged.push((node.clone(), decision.recheck_at));
         Ok(Some(decision))
-    }
-
-    async fn look_around(&mut self, conn: &mut PgConnection) -> Result<(), Error> {
-        let told = surroundings_load(conn, &self.cluster).await?;
-        let narrowing = narrowing(&self.cluster, told.config());
-        self.around = Surroundings::of(told, &self.cluster, narrowing, &self.policy);
-        Ok(())
     }
 
     /// Locks budgets and rates, if that is still to be done, and sees what they say now.
@@ -139,11 +131,11 @@ fn needs_guards(decision: &Decision) -> bool {
     decision.budget != BudgetOp::Keep || decision.commands.iter().any(|command| command.takes_rate)
 }
 
-/// The cluster owner's own settings.
-fn narrowing(cluster: &ClusterId, config: &str) -> Option<Narrowing> {
-    let (narrowing, problems) = Narrowing::in_force(config);
+/// What all nodes of the cluster share, under the policy and the owner's own settings.
+fn around(told: Told, cluster: &ClusterId, policy: &Policy) -> Surroundings {
+    let (narrowing, problems) = Narrowing::in_force(told.config());
     if let Some(first) = problems.first() {
         tracing::warn!(cluster.id = %cluster, error = %first, "the cluster's own settings cannot be read: only notifying there");
     }
-    narrowing
+    Surroundings::of(told, cluster, narrowing, policy)
 }

@@ -108,7 +108,11 @@ fn state(row: &fleet::Cluster, fleet_stopped_for: Option<&str>) -> (&'static str
 fn wire_cluster(row: fleet::Cluster, fleet_stopped_for: Option<&str>) -> Cluster {
     let errors: Vec<String> = serde_json::from_value(row.config_errors.clone()).unwrap_or_default();
     let (state, state_reason) = state(&row, fleet_stopped_for);
-    let problems = row.apart.iter().zip(&row.apart_ms).map(|(replica, skew_ms)| skew::words(replica, *skew_ms)).collect();
+    let to_take_over = row.to_take_over.map(|term| {
+        format!("not taken over under epoch {term} yet: nothing new begins there until its leader has told all that it has")
+    });
+    let apart = row.apart.iter().zip(&row.apart_ms).map(|(replica, skew_ms)| skew::words(replica, *skew_ms));
+    let problems = to_take_over.into_iter().chain(apart).collect();
     Cluster {
         cluster_id: row.cluster_id,
         name: row.name,

@@ -31,9 +31,8 @@ pub(super) struct Guard {
 impl Guard {
     /// Looks until told to stop.
     pub(super) async fn run(self, stop: CancellationToken) {
-        let mut term = None;
         loop {
-            if let Err(error) = answered("guard.round", self.round(&mut term)).await {
+            if let Err(error) = answered("guard.round", self.round()).await {
                 metrics::STAGE_FAILURES.inc(["guard"]);
                 tracing::warn!(error = %crate::chain::chain(&error), "revocations could not be read, what was read last stays in force");
             }
@@ -44,15 +43,14 @@ impl Guard {
         }
     }
 
-    async fn round(&self, term: &mut Option<u64>) -> Result<(), store::Error> {
+    async fn round(&self) -> Result<(), store::Error> {
         let mut conn = self.pool.acquire().await.label("guard.connect")?;
         let denials = revocation::denials(&mut conn).await?;
         let quarantined: BTreeSet<String> = quarantine::quarantines(&mut conn).await?.into_iter().collect();
-        let now = term::hub_term(&mut conn).await?;
+        let (term, to_take_over) = term::to_take_over(&mut conn).await?;
         drop(conn);
-        if term.replace(now).is_some_and(|before| before < now) {
-            self.resync(now);
-        }
+        metrics::CLUSTERS_TO_TAKE_OVER.set(to_take_over);
+        self.ask_all_under(term);
         metrics::QUARANTINED.set(i64::try_from(quarantined.len()).unwrap_or(i64::MAX));
         self.denied.set(denials);
         for session in self.registry.all() {
@@ -70,19 +68,24 @@ impl Guard {
         Ok(())
     }
 
-    /// Sessions that attach from now on are asked as they attach.
-    fn resync(&self, term: u64) {
-        let sessions = self.registry.all();
+    /// Whoever attached or was asked under an older epoch is asked under this one, whenever its session began: one that attached
+    /// in the moment before the epoch rose is among them.
+    fn ask_all_under(&self, term: u64) {
+        let mut behind = self.registry.all();
+        behind.retain(|session| session.asked_under(term));
+        if behind.is_empty() {
+            return;
+        }
         tracing::warn!(
             hub.term = term,
-            sessions = sessions.len(),
+            sessions = behind.len(),
             "the database's epoch has risen: every cluster is asked for all that it has"
         );
-        for session in sessions {
+        for session in behind {
             // Its proof is of before: the next beat, which the question brings, shows the numbers that its cluster has seen.
             session.set_lease(None);
             // A lane without room belongs to a spoke that does not read. It would never be asked again: the next session asks.
-            if session.offer(Lane::Control, Message::Resync(super::resync())).is_err() {
+            if session.offer(Lane::Control, Message::Resync(super::all_under(term))).is_err() {
                 session.finish("stalled", Some(goaway("it could not be asked for all that it has")));
             }
         }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -58,11 +58,13 @@ pub struct Session {
     clock_apart: AtomicBool,
     /// A heartbeat of its has raised the epoch.
     raised: AtomicBool,
+    /// The epoch of the database under which its cluster was taken over when it attached, or that it was asked for all under.
+    term: AtomicU64,
     cause: OnceLock<&'static str>,
 }
 
 impl Session {
-    pub(super) fn new(owner: Owner, certificate: Certificate, lanes: Lanes, end: CancellationToken) -> Self {
+    pub(super) fn new(owner: Owner, certificate: Certificate, lanes: Lanes, term: u64, end: CancellationToken) -> Self {
         Self {
             owner,
             certificate,
@@ -75,6 +77,7 @@ impl Session {
             head: Mutex::new(None),
             clock_apart: AtomicBool::new(false),
             raised: AtomicBool::new(false),
+            term: AtomicU64::new(term),
             cause: OnceLock::new(),
         }
     }
@@ -82,6 +85,11 @@ impl Session {
     /// Its heartbeat has raised the epoch; true when it is not the first that did.
     pub(super) fn raises_again(&self) -> bool {
         self.raised.swap(true, Relaxed)
+    }
+
+    /// It is to be asked for all that it has under this epoch; false when it was, or attached under it.
+    pub(super) fn asked_under(&self, term: u64) -> bool {
+        self.term.fetch_max(term, Relaxed) < term
     }
 
     /// Its cluster.
@@ -310,7 +318,7 @@ impl Session {
         let owner = Owner { cluster: ClusterId::parse(cluster).unwrap(), replica: ReplicaId::parse(replica).unwrap(), generation };
         let serial = crate::identity::denied::Serial::from_bytes(&[1]);
         let certificate = Certificate { serial, not_before: Timestamp::EPOCH };
-        (Arc::new(Self::new(owner, certificate, lanes, end)), down)
+        (Arc::new(Self::new(owner, certificate, lanes, 1, end)), down)
     }
 }
 

@@ -197,7 +197,11 @@ async fn cluster_state(inner: &Inner, session: &Session, flow: &Flow, state: v1:
 
 async fn command_status(inner: &Inner, session: &Session, status: v1::CommandStatus) -> Result<(), Error> {
     match settle::settle(&inner.pool, origin(session), status, Some(inner.board.signer())).await {
-        Ok(ack) => {
+        Ok(None) => {
+            metrics::STATUSES.inc(["early"]);
+            Ok(())
+        }
+        Ok(Some(ack)) => {
             metrics::STATUSES.inc(["acked"]);
             inner.wake.settled.notify_one();
             reply(session, Message::StatusAck(ack)).await

@@ -113,7 +113,7 @@ async fn nodes_end(conn: &mut PgConnection, cluster: &ClusterId, now: Timestamp)
         .label("decommission.nodes_gone")?;
     for statement in [
         "UPDATE cluster_sizes SET gpu_nodes = 0 WHERE cluster_id = $1",
-        "UPDATE clusters SET snapshot_at = NULL, taken_over_at = NULL, state_lease_transitions = 9223372036854775807, state_seq = 9223372036854775807 \
+        "UPDATE clusters SET snapshot_term = NULL, taken_over_term = NULL, state_lease_transitions = 9223372036854775807, state_seq = 9223372036854775807 \
          WHERE cluster_id = $1",
     ] {
         sqlx::query(statement).bind(cluster.as_str()).execute(&mut *conn).await.label("decommission.size")?;

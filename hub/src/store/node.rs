@@ -45,8 +45,8 @@ pub struct StateHead {
 /// When the database fails.
 pub async fn state_head_lock(conn: &mut PgConnection, cluster: &ClusterId) -> Result<StateHead, Error> {
     let (lease, seq, adopting, taken_over): (i64, i64, bool, bool) = sqlx::query_as(
-        "SELECT c.state_lease_transitions, c.state_seq, COALESCE(c.taken_over_at, c.created_at) <= h.raised_at, \
-         COALESCE(c.taken_over_at > h.raised_at, false) FROM clusters c, hub_state h WHERE c.cluster_id = $1 FOR UPDATE OF c",
+        "SELECT c.state_lease_transitions, c.state_seq, COALESCE(c.taken_over_term, c.first_term) < h.hub_term, \
+         COALESCE(c.taken_over_term = h.hub_term, false) FROM clusters c, hub_state h WHERE c.cluster_id = $1 FOR UPDATE OF c",
     )
     .bind(cluster.as_str())
     .fetch_one(conn)
@@ -66,8 +66,8 @@ pub struct StateMove {
     pub as_of: Timestamp,
     /// Up to which moment the hub knows all that the cluster's sources showed, where the spoke can say.
     pub told_upto: Option<Timestamp>,
-    /// All that the hub asks for beside the snapshot was told and is committed.
-    pub all_told: bool,
+    /// The epoch under which all that the hub asks for beside the snapshot was told and is committed; 0: none.
+    pub all_told_term: u64,
     /// It completes a snapshot.
     pub whole: bool,
     /// The cluster owner's ConfigMap, when told.
@@ -95,11 +95,11 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
     let config = state.config.as_ref();
     sqlx::query_scalar(
         "UPDATE clusters SET state_lease_transitions = $2, state_seq = $3, state_as_of = $4, state_received_at = $5, \
-         snapshot_at = CASE WHEN $6 THEN $5 ELSE snapshot_at END, sources = CASE WHEN $6 THEN $7 ELSE sources || $7 END, \
+         snapshot_term = CASE WHEN $6 THEN h.hub_term ELSE snapshot_term END, sources = CASE WHEN $6 THEN $7 ELSE sources || $7 END, \
          config_resource_version = COALESCE($8, config_resource_version), config_yaml = COALESCE($9, config_yaml), \
          config_errors = COALESCE($10, config_errors), told_upto = GREATEST(CASE WHEN told_upto <= $5 THEN told_upto END, $11), \
-         taken_over_at = CASE WHEN $12 AND ($6 OR snapshot_at > (SELECT raised_at FROM hub_state)) THEN $5 ELSE taken_over_at END \
-         WHERE cluster_id = $1 RETURNING COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false)",
+         taken_over_term = CASE WHEN $12 = h.hub_term AND ($6 OR snapshot_term = h.hub_term) THEN h.hub_term ELSE taken_over_term END \
+         FROM hub_state h WHERE cluster_id = $1 RETURNING COALESCE(taken_over_term = h.hub_term, false)",
     )
     .bind(cluster.as_str())
     .bind(signed(state.lease_transitions))
@@ -112,7 +112,7 @@ pub async fn state_advance(conn: &mut PgConnection, cluster: &ClusterId, state: 
     .bind(config.map(|config| config.yaml.as_str()))
     .bind(config.map(|config| Json(&config.errors)))
     .bind(state.told_upto.map(to_db))
-    .bind(state.all_told)
+    .bind(signed(state.all_told_term))
     .fetch_one(conn)
     .await
     .label("cluster.state_advance")

@@ -44,8 +44,8 @@ pub struct Attached {
     pub acked: Vec<(String, u64)>,
     /// The database's clock.
     pub now: Timestamp,
-    /// A whole snapshot of the cluster was taken, under this epoch of the database: otherwise it is asked for all that it has.
-    pub inventory_known: bool,
+    /// The cluster is taken over under this epoch of the database: otherwise it is asked for all that it has.
+    pub taken_over: bool,
     /// The epoch was raised, because this cluster has seen a later database than this one.
     pub term_raised: bool,
     /// The reign whose word on the cluster is held.
@@ -90,11 +90,11 @@ pub async fn session_attach(
     hub_id: &str,
 ) -> Result<Result<Attached, Refused>, Error> {
     // The cluster's row is locked by it: attaches of one cluster, and what a person says of it, come one after another.
-    let (uid, inventory_known, reign_known): (Option<String>, bool, i64) = sqlx::query_as(
+    let (uid, taken_over, reign_known): (Option<String>, bool, i64) = sqlx::query_as(
         "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
          ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
              spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
-         RETURNING kube_system_uid, COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false),
+         RETURNING kube_system_uid, COALESCE(taken_over_term = hub_term(), false),
              state_lease_transitions",
     )
     .bind(hello.cluster.as_str())
@@ -136,7 +136,7 @@ pub async fn session_attach(
         hub_term,
         acked,
         now: owned.at,
-        inventory_known: inventory_known && !term_raised,
+        taken_over: taken_over && !term_raised,
         term_raised,
         reign_known: natural(reign_known),
         clock_skew_ms: owned.clock_skew_ms,

@@ -41,6 +41,19 @@ pub async fn command_node(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
     uid.map(|uid| read("commands.node_uid", &uid, |text| NodeUid::parse(text).ok())).transpose()
 }
 
+/// Whether the nodes of a cluster are known as they are under the epoch of the database. Before that nobody can tell whether the mark
+/// of a command that was lost still stands.
+///
+/// # Errors
+/// When the database fails.
+pub async fn nodes_known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<bool, Error> {
+    sqlx::query_scalar("SELECT COALESCE((SELECT snapshot_term = hub_term() FROM clusters WHERE cluster_id = $1), false)")
+        .bind(cluster.as_str())
+        .fetch_one(conn)
+        .await
+        .label("settle.nodes_known")
+}
+
 /// The command whose signed bytes have this hash.
 ///
 /// # Errors

@@ -46,9 +46,8 @@ impl Surroundings {
     pub fn of(told: Told, cluster: &ClusterId, narrowing: Option<Narrowing>, policy: &Policy) -> Self {
         let now = told.now();
         let row = told.0;
-        let whole = row.taken_over_at.is_some();
         // The moment that the state describes, not that of its receipt, and no heartbeat: a mark that was made since is not in it.
-        let state_at = row.state_as_of.filter(|_| whole).map(from_db);
+        let state_at = row.state_as_of.filter(|_| row.taken_over).map(from_db);
         let rate = |rate: Rate, tokens: Option<i64>, at: Option<chrono::DateTime<chrono::Utc>>| {
             let stored = tokens.zip(at).map(|(tokens, at)| RateState { milli_tokens: natural(tokens), at: from_db(at) });
             stored.unwrap_or_else(|| rate.full(now))
@@ -66,10 +65,11 @@ impl Surroundings {
             out: count(row.out.into()).saturating_add(unheld),
             fleet_gpu_nodes: count(row.fleet_gpu_nodes),
             fleet_out: count(row.fleet_out.into()).saturating_add(fleet_unheld),
+            fleet_adopting: adopting,
             rate: rate(rates.cluster, row.tokens, row.filled_at),
             fleet_rate: rate(rates.fleet, row.fleet_tokens, row.fleet_filled_at),
             narrowing,
-            observer: Observer { state_at, told_upto: row.told_upto.filter(|_| whole).map(from_db) },
+            observer: Observer { state_at, told_upto: row.told_upto.filter(|_| row.taken_over).map(from_db) },
             fleet_stop: row.stop_reason,
             newly_suspect: 0,
         };
@@ -131,12 +131,12 @@ impl Told {
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
         "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.told_upto, h.stop_reason, \
-         CASE WHEN c.taken_over_at > h.raised_at THEN c.taken_over_at END AS taken_over_at, \
+         COALESCE(c.taken_over_term = h.epoch, false) AS taken_over, \
          COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \
          u.unheld, u.fleet_unheld, w.adopting_nodes, w.adopting_out, s.milli_tokens AS fleet_tokens, s.filled_at AS fleet_filled_at, p.revision, p.digest, clock_timestamp() AS now \
-         FROM (SELECT stop_reason, CASE WHEN recognised_run <> server_run() THEN 'infinity' ELSE raised_at END AS raised_at FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
+         FROM (SELECT stop_reason, CASE WHEN recognised_run <> server_run() THEN 9223372036854775807 ELSE hub_term END AS epoch FROM hub_state LIMIT 1) h LEFT JOIN clusters c ON c.cluster_id = $1 \
          LEFT JOIN budgets b ON b.cluster_id = $1 AND b.scope = 'cluster' LEFT JOIN budgets f ON f.cluster_id = '' AND f.scope = 'fleet' \
          LEFT JOIN rate_buckets r ON r.cluster_id = $1 AND r.scope = 'cluster' \
          LEFT JOIN rate_buckets s ON s.cluster_id = '' AND s.scope = 'fleet' \
@@ -148,8 +148,8 @@ pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> 
          LEFT JOIN LATERAL (SELECT array_agg(k.gpu_nodes) AS adopting_nodes, array_agg(k.out) AS adopting_out FROM \
              (SELECT COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = o.cluster_id), 0)::bigint AS gpu_nodes, \
                      COALESCE((SELECT b.out FROM budgets b WHERE b.cluster_id = o.cluster_id AND b.scope = 'cluster'), 0) AS out \
-              FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_at IS NOT NULL \
-                  AND (o.taken_over_at IS NULL OR o.taken_over_at <= h.raised_at)) k) w ON true \
+              FROM clusters o WHERE o.cluster_id <> $1 AND o.snapshot_term IS NOT NULL \
+                  AND (o.taken_over_term IS NULL OR o.taken_over_term < h.epoch)) k) w ON true \
          LEFT JOIN LATERAL (SELECT revision, digest FROM policies ORDER BY revision DESC LIMIT 1) p ON true",
     )
     .bind(cluster.as_str())

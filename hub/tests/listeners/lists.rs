@@ -52,7 +52,11 @@ async fn a_replica_whose_clock_is_far_off_is_let_in_and_told_as_a_problem_until_
     let seen = Seen { pool: hub.pool.clone(), registry: hub.registry.clone() };
     let mut problems = async || {
         seen.round().await.unwrap();
-        client.list_clusters(ListClustersRequest::default()).await.unwrap().into_inner().clusters[0].problems.clone()
+        let mut problems =
+            client.list_clusters(ListClustersRequest::default()).await.unwrap().into_inner().clusters[0].problems.clone();
+        let first = problems.remove(0);
+        assert!(first.starts_with("not taken over under epoch 1 yet"), "it has told nothing: {first}");
+        problems
     };
     let showing = |replica, ahead_ms| Hello { wall_unix_ms: now().unix_ms() + ahead_ms, ..hello("alpha", replica, None) };
     let _right = Replica::attach(&hub, showing("r0", 0)).await.unwrap_or_else(|r| panic!("{r:?}"));

@@ -34,7 +34,7 @@ fn state() -> Up {
         seq: 1,
         as_of_unix_ms: gpuheal_hub::clock::now().unix_ms(),
         told_upto_unix_ms: 0,
-        all_told: false,
+        all_told_term: 0,
         body,
     })
 }

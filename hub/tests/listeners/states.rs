@@ -21,7 +21,7 @@ fn state(lease_transitions: u64, seq: u64, body: Body) -> Up {
         seq,
         as_of_unix_ms,
         told_upto_unix_ms: as_of_unix_ms,
-        all_told: true,
+        all_told_term: 1,
         body: Some(body),
     })
 }

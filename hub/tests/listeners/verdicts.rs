@@ -30,7 +30,7 @@ fn inventory() -> Up {
         seq: 1,
         as_of_unix_ms,
         told_upto_unix_ms: as_of_unix_ms,
-        all_told: true,
+        all_told_term: 1,
         body,
     })
 }

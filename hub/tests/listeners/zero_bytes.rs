@@ -69,7 +69,7 @@ fn snapshot(seq: u64, nodes: Vec<v1::NodeState>) -> Up {
         seq,
         as_of_unix_ms: i64::MIN,
         told_upto_unix_ms: i64::MAX,
-        all_told: true,
+        all_told_term: 1,
         body,
     })
 }
@@ -115,7 +115,7 @@ async fn a_clusters_state_is_taken_and_a_node_that_cannot_be_read_is_set_aside_a
             seq: 3,
             as_of_unix_ms: 1,
             told_upto_unix_ms: 0,
-            all_told: false,
+            all_told_term: 0,
             body,
         }))
         .await;
@@ -175,7 +175,7 @@ async fn a_status_of_a_command_is_settled_with_its_steps_and_undo() {
             seq: 1,
             as_of_unix_ms,
             told_upto_unix_ms: 0,
-            all_told: false,
+            all_told_term: 1,
             body,
         }))
         .await;

@@ -6,7 +6,7 @@ use gpuheal_hub::{ingest::Ingest, settle::settle, sign::Signer};
 use gpuheal_proto::link::v1;
 use tokio_util::sync::CancellationToken;
 
-use super::world::{World, batch, cluster, marked, node, signer, xid79};
+use super::world::{HEAL, World, batch, cluster, marked, node, signer, xid79};
 
 /// What is left in the cluster of a command that was issued before the restore.
 struct Left {
@@ -42,7 +42,12 @@ impl Left {
     }
 
     async fn told(&self, status: v1::CommandStatus) {
-        settle(&self.world.pool, &cluster("c1"), status, Some(&self.signer)).await.unwrap();
+        assert!(self.acked(status).await);
+    }
+
+    /// Whether the spoke is told that it need not say so again.
+    async fn acked(&self, status: v1::CommandStatus) -> bool {
+        settle(&self.world.pool, &cluster("c1"), status, Some(&self.signer)).await.unwrap().is_some()
     }
 
     async fn commands(&self) -> Vec<String> {
@@ -79,7 +84,7 @@ async fn a_cluster_is_taken_over_once_its_leader_says_that_all_was_told_and_not_
     let (world, c1) = (World::healing(10).await, cluster("c1"));
     world.run("UPDATE hub_state SET hub_term = hub_term + 1, raised_at = clock_timestamp()").await;
     world.faults(&c1, &[xid79(&c1, 1)]).await;
-    let taken_over = "SELECT COALESCE(taken_over_at > (SELECT raised_at FROM hub_state), false) FROM clusters";
+    let taken_over = "SELECT COALESCE(taken_over_term = hub_term(), false) FROM clusters";
     world.shown(&c1, false, (0..10).map(node).collect()).await;
     world.decide().await;
     let harm = "SELECT action FROM commands WHERE action <> 'notify'";
@@ -102,8 +107,10 @@ async fn a_fault_that_comes_again_after_a_lost_command_was_taken_over_commands_n
 #[tokio::test]
 async fn a_lost_command_joins_the_incident_that_was_opened_meanwhile() {
     let left = Left::of_node(1).await;
-    let shown = (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) });
-    left.world.snapshot(&cluster("c1"), shown.collect()).await;
+    let shown = || (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) }).collect();
+    // By the plan revision the database knows that commits are lost, and asks for all.
+    left.world.snapshot(&cluster("c1"), shown()).await;
+    left.world.snapshot(&cluster("c1"), shown()).await;
     left.world.decide().await;
     assert_eq!(left.world.lines("SELECT state FROM incidents").await, ["validating"], "the mark was taken over");
     left.told(left.status(3, v1::CommandState::Succeeded)).await;
@@ -116,8 +123,10 @@ async fn a_lost_command_joins_the_incident_that_was_opened_meanwhile() {
 #[tokio::test]
 async fn a_lost_command_leaves_an_incident_where_a_later_plan_has_brought_it() {
     let left = Left::of_node(1).await;
-    let shown = (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) });
-    left.world.snapshot(&cluster("c1"), shown.collect()).await;
+    let shown = || (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) }).collect();
+    // By the plan revision the database knows that commits are lost, and asks for all.
+    left.world.snapshot(&cluster("c1"), shown()).await;
+    left.world.snapshot(&cluster("c1"), shown()).await;
     left.world.decide().await;
     left.world.run("UPDATE nodes SET plan_rev_issued = 2 WHERE node_uid = 'uid-1'").await;
     left.world.run("UPDATE incidents SET state = 'releasing'").await;
@@ -161,4 +170,54 @@ async fn a_lost_command_whose_number_was_given_out_again_is_kept_as_a_report_alo
     assert_eq!(left.world.count("incidents WHERE node_uid = 'uid-1'").await, 0, "nothing of the attempt is left");
     assert_eq!(left.world.count("holds WHERE node_uid = 'uid-1'").await, 0);
     assert_eq!(left.world.text("SELECT effect FROM reports").await, "unknown_command");
+}
+
+/// Failure table, row 18: by the nodes of before the restore the mark that it set is not there.
+#[tokio::test]
+async fn an_outcome_that_comes_before_its_clusters_nodes_is_left_to_be_told_again() {
+    let (left, c1) = (Left::of_node(1).await, cluster("c1"));
+    let world = &left.world;
+    world.run("UPDATE hub_state SET hub_term = hub_term + 1").await;
+    assert!(!left.acked(left.status(3, v1::CommandState::Succeeded)).await);
+    assert_eq!((world.count("commands").await, world.count("reports").await), (0, 0));
+    let shown = (0..10).map(|n| if n == 1 { marked(1, &left.incident_id, 1) } else { node(n) });
+    world.shown(&c1, false, shown.collect()).await;
+    left.told(left.status(3, v1::CommandState::Succeeded)).await;
+    assert_eq!(left.commands().await, ["evict SUCCEEDED 1 1"]);
+}
+
+/// Failure table, row 18: an Event would go with the plan revision that the lost command has.
+#[tokio::test]
+async fn nobody_is_told_of_a_fault_before_its_cluster_is_taken_over_and_then_a_lost_command_has_its_place() {
+    let (left, c1) = (Left::of_node(1).await, cluster("c1"));
+    let world = &left.world;
+    world.policy(&HEAL.replace("mode: heal", "mode: notify")).await;
+    world.run("UPDATE hub_state SET hub_term = hub_term + 1").await;
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    assert_eq!(left.commands().await, Vec::<String>::new());
+    world.shown(&c1, false, (0..10).map(node).collect()).await;
+    world.decide().await;
+    left.told(left.status(2, v1::CommandState::Started)).await;
+    assert_eq!(left.commands().await, ["evict STARTED 1 1"]);
+    world.nothing_new(&c1, true).await;
+    world.faults(&c1, &[xid79(&c1, 2)]).await;
+    world.decide().await;
+    assert_eq!(left.commands().await, ["evict STARTED 1 1", "notify PROPOSED 2 1"]);
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_cluster_that_told_all_under_an_older_epoch_is_not_taken_over_whatever_the_clock_says() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    // A server that was promoted may be behind the one before it.
+    world.run("UPDATE hub_state SET hub_term = hub_term + 1, raised_at = clock_timestamp() - interval '1 hour'").await;
+    let taken_over = "SELECT COALESCE(taken_over_term = hub_term(), false) FROM clusters";
+    world.told_under(&c1, 1).await;
+    assert_eq!(world.text(taken_over).await, "false", "its snapshot is of before, and so is its word");
+    world.shown(&c1, false, (0..10).map(node).collect()).await;
+    world.told_under(&c1, 1).await;
+    assert_eq!(world.text(taken_over).await, "false");
+    world.told_under(&c1, 2).await;
+    assert_eq!(world.text(taken_over).await, "true");
 }

@@ -1,7 +1,10 @@
 //! Due nodes to incidents and commands: once, in one transaction, or not at all.
 
+use std::sync::Arc;
+
 use gpuheal_hub::{
     decide::{self, Outcome},
+    ingest::Ingest,
     store::judgement::{asks_take, judgements_claim, judgements_done},
 };
 use gpuheal_proto::{
@@ -9,7 +12,9 @@ use gpuheal_proto::{
     words::Action,
 };
 
-use super::world::{HEAL, World, cluster, fault, node, request, xid79};
+use tokio_util::sync::CancellationToken;
+
+use super::world::{HEAL, World, batch, cluster, fault, node, request, signer, xid79};
 
 #[tokio::test]
 async fn a_standalone_p0_becomes_one_incident_and_one_command_with_all_that_belongs_to_it() {
@@ -254,6 +259,23 @@ async fn a_mark_that_no_hold_counts_yet_gives_its_place_to_no_other_node() {
     world.run("UPDATE judgements SET due_at = CASE node_uid WHEN 'uid-1' THEN clock_timestamp() END").await;
     world.decide().await;
     assert_eq!((world.lines("SELECT node_uid FROM holds").await, world.count(harmful).await), (vec!["uid-1".to_owned()], 1));
+}
+
+/// Failure table, row 18: nodes that one transaction judges one after the other.
+#[tokio::test]
+async fn a_mark_that_has_just_got_its_hold_is_not_counted_once_more_for_the_next_node() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.policy(&HEAL.replace("cluster: {percent: 100}", "cluster: {percent: 20}")).await;
+    let mut nodes: Vec<_> = (1..10).map(node).collect();
+    nodes.push(super::world::marked(0, &uuid::Uuid::now_v7().to_string(), 4));
+    world.snapshot(&c1, nodes.clone()).await;
+    world.snapshot(&c1, nodes).await;
+    world.run("UPDATE judgements SET due_at = NULL").await;
+    let (ingest, _stage) =
+        Ingest::start_judging(world.pool.clone(), world.wake.clone(), Some(Arc::new(signer())), CancellationToken::new());
+    ingest.submit(c1.clone(), batch("s1", 1, &[xid79(&c1, 0), xid79(&c1, 1)])).await.unwrap();
+    assert_eq!(world.count("judgements WHERE due_at <= clock_timestamp()").await, 0, "both were judged with their faults");
+    assert_eq!(world.lines("SELECT node_uid FROM holds ORDER BY 1").await, ["uid-0", "uid-1"], "two of ten may be out");
 }
 
 /// Failure table, row 18.

@@ -75,7 +75,7 @@ async fn a_hub_that_dies_before_the_commit_of_a_status_acks_none_and_takes_it_on
     assert_eq!((world.text("SELECT state FROM commands").await.as_str(), world.count("reports").await), ("DISPATCHED", 0));
     lives(&world).await;
     for _ in 0..2 {
-        assert_eq!(settle(&world.pool, &c1, started.clone(), None).await.unwrap().status_seq, 2);
+        assert_eq!(settle(&world.pool, &c1, started.clone(), None).await.unwrap().unwrap().status_seq, 2);
     }
     assert_eq!(world.text("SELECT state FROM commands").await, "STARTED");
     assert_eq!(world.count("audit_entries WHERE kind = 'command_reported'").await, 1);

@@ -23,7 +23,7 @@ async fn a_judgement_adds_up_the_fleet_and_counts_no_nodes() {
     let world = World::healing(3).await;
     let like = "INSERT INTO nodes SELECT (jsonb_populate_record(n, jsonb_build_object('cluster_id', 'c2', 'node_uid', g::text, 'node_name', g::text))).* \
                 FROM nodes n, generate_series(1, 3000) g WHERE n.node_uid = 'uid-0'";
-    world.run("INSERT INTO clusters (cluster_id, snapshot_at) VALUES ('c2', clock_timestamp())").await;
+    world.run("INSERT INTO clusters (cluster_id, snapshot_term) VALUES ('c2', 1)").await;
     assert_eq!(world.run(like).await, 3000);
     world.run("INSERT INTO cluster_sizes VALUES ('c2', 3000)").await;
     world.run("ANALYZE").await;

@@ -191,7 +191,7 @@ async fn a_state_of_an_older_leader_is_passed_over() {
         seq,
         as_of_unix_ms: 0,
         told_upto_unix_ms: 0,
-        all_told: false,
+        all_told_term: 0,
         body: Some(v1::cluster_state::Body::Snapshot(v1::SnapshotPart { part: 1, parts: 1, nodes, config: None, sources: vec![] })),
     };
     world.ingest.state(c1.clone(), state(2, 1, vec![node(0), node(1)])).await.unwrap();

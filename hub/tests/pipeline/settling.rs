@@ -32,7 +32,7 @@ impl Case {
     }
 
     async fn report(&self, status: v1::CommandStatus) -> v1::StatusAck {
-        settle(&self.world.pool, &cluster("c1"), status, None).await.unwrap()
+        settle(&self.world.pool, &cluster("c1"), status, None).await.unwrap().unwrap()
     }
 
     async fn state(&self) -> String {

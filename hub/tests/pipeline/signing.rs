@@ -29,6 +29,7 @@ impl Case {
         world.decide().await;
         world.run("UPDATE hub_state SET hub_term = 5").await;
         world.run("UPDATE commands SET hub_term = 5").await;
+        world.run("UPDATE clusters SET taken_over_term = 5").await;
         let stage = Stage { pool: world.pool.clone(), signer: Arc::new(signer()), wake: world.wake.clone() };
         Self { world, stage, complained: BTreeSet::new() }
     }
@@ -122,7 +123,7 @@ async fn after_the_epoch_rose_a_command_of_before_is_called_off_under_the_epoch_
     case.world.run("UPDATE hub_state SET hub_term = 6").await;
     let c2 = cluster("c2");
     case.world.faults(&c2, &[xid79(&c2, 2)]).await;
-    case.world.run("UPDATE hub_state SET raised_at = '-infinity'").await;
+    case.world.run("UPDATE clusters SET taken_over_term = hub_term()").await;
     case.world.decide().await;
     assert_eq!(case.round().await, 1, "the signer has seen the later epoch");
     let stop = "UPDATE commands SET cancel_asked_at = clock_timestamp(), cancel_reason = 'stop' WHERE cluster_id = 'c1'";

@@ -14,7 +14,7 @@ use gpuheal_hub::{
     ingest::Ingest,
     policy_file,
     sign::{Key, Signer},
-    store::{policy::policy_apply, pool},
+    store::{policy::policy_apply, pool, term::hub_term},
     wake::Wake,
 };
 use gpuheal_proto::{
@@ -94,11 +94,21 @@ impl World {
         self.say(cluster, all_told, v1::cluster_state::Body::Delta(v1::StateDelta::default())).await;
     }
 
+    /// The same, and that all that was asked for under this epoch was told.
+    pub(crate) async fn told_under(&self, cluster: &ClusterId, term: u64) {
+        self.say_under(cluster, term, v1::cluster_state::Body::Delta(v1::StateDelta::default())).await;
+    }
+
     pub(crate) async fn state(&self, cluster: &ClusterId, body: v1::cluster_state::Body) {
         self.say(cluster, true, body).await;
     }
 
     async fn say(&self, cluster: &ClusterId, all_told: bool, body: v1::cluster_state::Body) {
+        let term = hub_term(&mut self.pool.acquire().await.unwrap()).await.unwrap();
+        self.say_under(cluster, if all_told { term } else { 0 }, body).await;
+    }
+
+    async fn say_under(&self, cluster: &ClusterId, all_told_term: u64, body: v1::cluster_state::Body) {
         let as_of_unix_ms = self.now().await.unix_ms();
         let seq = self.state_seq.fetch_add(1, Ordering::Relaxed);
         let state = v1::ClusterState {
@@ -106,7 +116,7 @@ impl World {
             seq,
             as_of_unix_ms,
             told_upto_unix_ms: as_of_unix_ms,
-            all_told,
+            all_told_term,
             body: Some(body),
         };
         self.ingest.state(cluster.clone(), state).await.unwrap();

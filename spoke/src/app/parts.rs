@@ -87,7 +87,6 @@ impl Parts {
         let act = execute::dates::witnessed(clients.act, Arc::clone(&clock));
         let (leadership, elector) = Elector::spawn(act.clone(), run.elector()).context("elector")?;
         let (attachment_tx, attachment) = watch::channel(Attachment::default());
-        let (wanted_tx, wanted) = watch::channel(link::Wanted::default());
         let (seen_tx, seen) = watch::channel(Seen::default());
         let (down_tx, down) = mpsc::channel(DOWN_MAX);
         let (statuses_tx, statuses) = mpsc::channel(STATUSES_MAX);
@@ -129,7 +128,7 @@ impl Parts {
             stop.cancelled().await;
         });
         sources.spawn("leader metric", lead_metric(leadership.clone(), Arc::clone(&metrics), sources.cancel.clone()));
-        sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, wanted.clone(), sources.cancel.clone()));
+        sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, sources.cancel.clone()));
         let rounds = scrape::Rounds::new();
         let scraping = scrape::Deps {
             exporters: views.exporters.clone(),
@@ -152,7 +151,6 @@ impl Parts {
             flags: run.flags(),
             leadership: leadership.clone(),
             attachment: attachment.clone(),
-            wanted,
             seen: seen.clone(),
             heard: Arc::clone(&views.heard),
             clock: Arc::clone(&clock),
@@ -206,7 +204,6 @@ impl Parts {
             seen,
             down: down_tx,
             attachment: attachment_tx,
-            wanted: wanted_tx,
         };
         let (cancel, read) = (link.cancel.clone(), clients.read.clone());
         link.spawn("link", async move {

@@ -146,9 +146,8 @@ async fn a_fault_that_the_journal_lost_is_told_again_as_standing_once_the_hub_kn
     cluster.node("n1", &json!({}));
     let chunk = cluster.journal.read(&lost.stream, 1).await.unwrap();
     assert!(matches!(chunk, crate::journal::Chunk::Gap { from_seq: 1, to_seq: 1, .. }), "{chunk:?}");
-    let (_wanted, wanting) = watch::channel(Wanted::default());
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
     let told = async |cluster: &TestCluster| cluster.journaled().await.into_iter().find(|fault| fault.code == "79");
     assert_eq!(told(&cluster).await, None, "it is remembered as told");
     cluster.journal.acked(lost.stream.clone(), 1).await;
@@ -174,11 +173,10 @@ async fn what_stands_is_journaled_anew_for_a_hub_whose_database_has_lost_it() {
         scraped(&cluster, xid, at_s).await;
     }
     assert_eq!(cluster.journal.head().borrow().next_seq, 2);
-    let (wanted, wanting) = watch::channel(Wanted::default());
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
     // Perhaps before the loop has begun, perhaps later.
-    wanted.send_modify(|wanted| wanted.standing += 1);
+    cluster.attachment.send_modify(|attachment| attachment.asked_term = 2);
     let mut head = cluster.journal.head();
     let written = tokio::time::timeout(Duration::from_secs(120), head.wait_for(|head| head.next_seq == 3));
     drop(written.await.unwrap().unwrap());
@@ -212,12 +210,11 @@ async fn whoever_was_asked_for_what_stands_while_he_stood_by_tells_it_when_he_le
 async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));
-    let (wanted, wanting) = watch::channel(Wanted::default());
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), wanting, cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
     scraped(&cluster, 0, 0).await;
     scraped(&cluster, 79, 60).await;
-    wanted.send_modify(|wanted| wanted.standing += 1);
+    cluster.attachment.send_modify(|attachment| attachment.asked_term = 2);
     let key = cluster.journaled().await[0].fault_key.clone();
     let told = tokio::time::timeout(Duration::from_secs(120), async {
         loop {
@@ -306,22 +303,22 @@ async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
         let page = remapping(failed, at_s + 1);
         derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
     }
-    derive.tell(&mut telling, true, 0);
+    derive.tell(&mut telling, true, None);
     assert_eq!(told(&mut cluster), [Seen]);
     derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
-    derive.tell(&mut telling, true, 0);
+    derive.tell(&mut telling, true, None);
     assert_eq!(told(&mut cluster), [Clear]);
-    derive.tell(&mut telling, true, 0);
+    derive.tell(&mut telling, true, None);
     assert_eq!(told(&mut cluster), [], "once in a session");
     // That one was dead already when it was told.
     cluster.attachment.send_replace(Attachment::default());
-    derive.tell(&mut telling, true, 0);
+    derive.tell(&mut telling, true, None);
     assert_eq!(told(&mut cluster), [], "to nobody");
     cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
-    derive.tell(&mut telling, true, 0);
+    derive.tell(&mut telling, true, None);
     assert_eq!(told(&mut cluster), [Clear]);
     // And the next process tells what its predecessor may not have got across.
-    derive.tell(&mut Telling::default(), true, 0);
+    derive.tell(&mut Telling::default(), true, None);
     assert_eq!(told(&mut cluster), [Clear]);
 }
 
@@ -344,7 +341,7 @@ async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for
     let mut telling = Telling::default();
     for generation in [7, 8] {
         cluster.attachment.send_replace(Attachment { generation: Some(generation), ..Attachment::default() });
-        derive.tell(&mut telling, true, 0);
+        derive.tell(&mut telling, true, None);
         assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
     }
 }

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     healaction::{self, HealAction},
-    ports::{Down, Seen},
+    ports::{Audience, Down, Seen},
     report,
 };
 
@@ -44,10 +44,10 @@ pub(super) struct HandLoop {
     left_alone: BTreeSet<CommandId>,
     pub(super) tasks: JoinSet<Back>,
     pub(super) fence_asked: bool,
-    /// Reign, session and request for which everything was told last.
-    pub(super) told: Option<(u64, u64, u64)>,
-    /// The hub's term and its request for which even what it had acked was told last.
-    pub(super) told_all: Option<(u64, u64)>,
+    /// To whom everything was told last.
+    pub(super) told: Option<Audience>,
+    /// The hub's term for which even what it had acked was told last.
+    pub(super) told_term: Option<u64>,
 }
 
 impl HandLoop {
@@ -62,7 +62,7 @@ impl HandLoop {
             tasks: JoinSet::new(),
             fence_asked: false,
             told: None,
-            told_all: None,
+            told_term: None,
         }
     }
 
@@ -231,22 +231,23 @@ impl HandLoop {
     /// once all that there is has been listed. A hub whose database may have lost what it acked is told that too.
     fn report_again(&mut self) {
         let attachment = *self.ctx.deps.attachment.borrow();
-        let asked = self.ctx.reign().zip(attachment.generation).map(|(reign, session)| (reign, session, attachment.report_again));
+        let to = self.ctx.reign().and_then(|reign| attachment.audience(reign));
         // Without the fence nobody knows whether the term has risen.
-        let (Some(asked), Some(fence), true) = (asked, self.ctx.fence(), self.ctx.actions.ready()) else { return };
-        if self.told == Some(asked) {
+        let (Some(to), Some(fence), true) = (to, self.ctx.fence(), self.ctx.actions.ready()) else { return };
+        if self.told == Some(to) {
             return;
         }
-        self.told = Some(asked);
-        let (term, request) = self.told_all.unwrap_or((fence.hub_term, 0));
-        let forgetful = attachment.hub_term > term || attachment.report_again > request;
-        self.told_all = Some((term.max(attachment.hub_term), attachment.report_again));
+        self.told = Some(to);
+        let term = self.told_term.unwrap_or(fence.hub_term);
+        let forgetful = attachment.hub_term > term || to.asked_term > self.ctx.reports.acked_term();
+        self.told_term = Some(term.max(attachment.hub_term));
         let ctx = Arc::clone(&self.ctx);
         let told = report::again(self.ctx.actions.all(), forgetful);
-        ctx.reports.owes(asked, &told);
+        ctx.reports.owes(to, &told);
         told.iter().for_each(|told| ctx.reports.will_tell(&told.action));
         self.tasks.spawn(async move {
-            report::tell_again(&ctx.reports, told, || ctx.deps.attachment.borrow().generation == Some(asked.1)).await;
+            let lives = || ctx.deps.attachment.borrow().generation == Some(to.session);
+            report::tell_until_acked(&ctx.reports, (to, report::RETELL), told, |id| ctx.actions.get(id), lives).await;
             Back::Done
         });
     }

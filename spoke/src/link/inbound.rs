@@ -114,12 +114,10 @@ impl Inbound<'_> {
     }
 
     async fn resync(&self, resync: v1::Resync) -> Result<(), Error> {
-        if resync.open_commands {
-            self.deps.attachment.send_modify(|attachment| attachment.report_again += 1);
-        }
-        self.deps.wanted.send_modify(|wanted| {
-            wanted.snapshot += u64::from(resync.snapshot);
-            wanted.standing += u64::from(resync.standing_faults);
+        self.deps.attachment.send_modify(|attachment| {
+            attachment.hub_term = attachment.hub_term.max(resync.all_under_term);
+            attachment.asked_term = attachment.asked_term.max(resync.all_under_term);
+            attachment.snapshots_asked += u64::from(resync.snapshot);
         });
         // In a session nobody asks for them again.
         if resync.command_ids.is_empty() {

@@ -59,7 +59,7 @@ pub(super) struct Outbound<'a> {
     beats: u64,
     /// What the last beat said of leadership.
     proof_told: Option<u64>,
-    /// How often the hub had asked for everything when it was last told of leadership.
+    /// The epoch under which the hub had asked for all when it was last told of leadership.
     asked: u64,
     urgent_run: u32,
 }
@@ -76,7 +76,7 @@ impl<'a> Outbound<'a> {
         // The first beat at once: it carries the leadership as it is after Hello.
         let mut ticks = tokio::time::interval(heartbeat.mul_f64(0.8 + 0.4 * crate::chance::chance(1.0)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (again, asked) = (waiting.unanswered(), deps.attachment.borrow().report_again);
+        let (again, asked) = (waiting.unanswered(), deps.attachment.borrow().asked_term);
         Self { deps, shared, waiting, again, control, wire, ticks, beats: 0, proof_told: None, asked, urgent_run: 0 }
     }
 
@@ -187,7 +187,7 @@ impl<'a> Outbound<'a> {
     /// What else was seen goes with the next beat in its time, unless the hub asks for all that there is.
     fn beat_if_news(&mut self) -> Option<Message> {
         let seen = self.deps.seen.borrow().clone();
-        let asked = self.deps.attachment.borrow().report_again;
+        let asked = self.deps.attachment.borrow().asked_term;
         let news = proof(self.deps, &seen) != self.proof_told || asked != self.asked;
         self.asked = asked;
         news.then(|| self.beat())

@@ -138,6 +138,7 @@ fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {
         attachment.generation = Some(welcome.session_generation);
         attachment.hub_term = attachment.hub_term.max(welcome.hub_term);
         attachment.reign_known = welcome.lease_transitions_known;
+        (attachment.asked_term, attachment.snapshots_asked) = (0, 0);
     });
     deps.metrics.set(metrics::ATTACHED, &[], 1.0);
     deps.metrics.inc(metrics::ATTACHES, &[("outcome", "attached")]);

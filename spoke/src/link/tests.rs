@@ -90,7 +90,6 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
     let (seen_tx, seen) = watch::channel(Seen::default());
     let (down_tx, down) = mpsc::channel(1);
     let (attachment_tx, attachment) = watch::channel(Attachment::default());
-    let (wanted, _) = watch::channel(Wanted::default());
     let (statuses_tx, statuses) = mpsc::channel(4);
     let (states_tx, states) = mpsc::channel(4);
     let (evidence_tx, evidence) = mpsc::channel(4);
@@ -113,7 +112,6 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
         seen,
         down: down_tx,
         attachment: attachment_tx,
-        wanted,
     };
     tokio::spawn(run(deps, Lanes { statuses, states, evidence, asks }, cancel.clone()));
     Spoke {
@@ -358,7 +356,24 @@ async fn what_the_hub_asks_for_by_name_reaches_the_hand() {
     session.send(Answer::Resync(resync)).await;
     let told = soon(spoke.down.recv()).await.unwrap();
     assert!(matches!(&told, Down::Tell(ids) if *ids == ["k1", "k2"]), "{told:?}");
-    assert_eq!(spoke.attachment.borrow().report_again, 0, "it asks for these alone");
+    assert_eq!(spoke.attachment.borrow().asked_term, 0, "it asks for these alone");
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn what_a_hub_asks_for_under_an_epoch_is_asked_in_its_session_alone() {
+    let (mut hub, mut spoke, session) = attached().await;
+    for (term, asked) in [(4, 4), (6, 6), (5, 6)] {
+        session.send(Answer::Resync(v1::Resync { all_under_term: term, ..v1::Resync::default() })).await;
+        session.send(Answer::Resync(v1::Resync { snapshot: true, ..v1::Resync::default() })).await;
+        soon(spoke.attachment.wait_for(|attachment| attachment.snapshots_asked > 0)).await.unwrap();
+        let after = soon(spoke.attachment.wait_for(|attachment| attachment.asked_term == asked)).await.unwrap().hub_term;
+        assert_eq!(after, asked, "an epoch that was in force once must not come again");
+    }
+    drop(session);
+    hub.session().await.welcome(&[], 1024).await;
+    let again = soon(spoke.attachment.wait_for(|attachment| attachment.asked_term == 0)).await.unwrap().hub_term;
+    assert_eq!(again, 6);
 }
 
 #[tokio::test]

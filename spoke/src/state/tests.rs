@@ -11,6 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     clock,
+    ports::Audience,
     scrape::Target,
     testing::TestCluster,
     watch::{GPU_PODS, NODES},
@@ -19,7 +20,6 @@ use crate::{
 struct Teller {
     cluster: TestCluster,
     out: mpsc::Receiver<(u64, v1::ClusterState)>,
-    wanted: watch::Sender<Wanted>,
     config: watch::Sender<Option<LocalConfig>>,
     seen: watch::Sender<Seen>,
     rounds: Arc<Rounds>,
@@ -44,7 +44,6 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
     let mut cluster = TestCluster::new().await;
     nodes.iter().for_each(|name| cluster.node(name, &json!({})));
     let (out_tx, out) = mpsc::channel(16);
-    let (wanted, wanting) = watch::channel(Wanted::default());
     let (config, configured) = watch::channel(Some(LocalConfig::default()));
     let (seen, hand) = watch::channel(Seen::default());
     let clock = HubClock::new();
@@ -59,7 +58,6 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
         flags,
         leadership: cluster.leadership.subscribe(),
         attachment: cluster.attachment.subscribe(),
-        wanted: wanting,
         seen: hand,
         heard: Arc::clone(&cluster.heard),
         clock,
@@ -69,7 +67,7 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
         out: out_tx,
     };
     tokio::spawn(run(deps, cancel.clone()));
-    Teller { cluster, out, wanted, config, seen, rounds, cancel }
+    Teller { cluster, out, config, seen, rounds, cancel }
 }
 
 impl Teller {
@@ -93,6 +91,11 @@ impl Teller {
                 return state;
             }
         }
+    }
+
+    /// For so long that what is due would have come.
+    async fn is_silent(&mut self, why: &str) {
+        assert!(tokio::time::timeout(Duration::from_millis(200), self.out.recv()).await.is_err(), "{why}");
     }
 
     async fn snapshot(&mut self) -> v1::SnapshotPart {
@@ -168,7 +171,9 @@ async fn a_new_session_a_new_reign_and_a_resync_each_get_a_snapshot() {
     teller.cluster.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
     let (generation, state) = teller.next().await;
     assert_eq!((generation, state.lease_transitions, is_snapshot(&state)), (8, 4, true));
-    teller.wanted.send_modify(|wanted| wanted.snapshot += 1);
+    teller.cluster.attachment.send_modify(|attachment| attachment.snapshots_asked += 1);
+    teller.snapshot().await;
+    teller.cluster.attachment.send_modify(|attachment| attachment.asked_term = 2);
     teller.snapshot().await;
 }
 
@@ -258,7 +263,7 @@ async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_s
     // Each of the two is missing alone for so long that it is missed, at once so that the test takes half the time.
     let asked = async {
         let mut teller = often_told(&target).await;
-        teller.cluster.derive.told_all(3, 7);
+        teller.cluster.derive.told_all(to(7, 0));
         teller.cannot_say("the exporter may show what nobody knows").await;
         teller.rounds.asked(&target, 3);
         let said = teller.says().await;
@@ -268,30 +273,51 @@ async fn up_to_when_all_was_told_is_said_once_every_exporter_was_asked_and_the_s
     let told = async {
         let mut teller = often_told(&target).await;
         teller.rounds.asked(&target, 3);
-        teller.cluster.derive.told_all(3, 6);
+        teller.cluster.derive.told_all(to(6, 0));
         teller.cannot_say("another session was told, and this one nothing yet").await;
-        teller.cluster.derive.told_all(3, 7);
+        teller.cluster.derive.told_all(to(7, 0));
         teller.says().await;
     };
     tokio::join!(asked, told);
 }
 
+/// In reign 3.
+const fn to(session: u64, asked_term: u64) -> Audience {
+    Audience { reign: 3, session, asked_term }
+}
+
 #[tokio::test]
 async fn that_all_was_told_is_said_once_the_hub_has_what_stands_and_every_command_on_record() {
+    let target = Arc::new(Target { node: "n1".into(), url: "http://n1:9400/metrics".into(), start: String::new() });
     let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_secs(3600), ..Cadence::default() };
     let mut teller = teller_with(&["n1"], Flags::default(), often).await;
-    assert!(!teller.next().await.1.all_told, "its nodes are not all");
-    teller.cluster.derive.told_all(3, 7);
-    teller.seen.send_modify(|seen| seen.told_again = Some((3, 6, 0)));
-    let waits = Duration::from_millis(200);
-    assert!(tokio::time::timeout(waits, teller.out.recv()).await.is_err(), "the commands were told to another session");
-    teller.seen.send_modify(|seen| seen.told_again = Some((3, 7, 0)));
+    teller.rounds.expect(std::iter::once(&target));
+    teller.snapshot().await;
+    teller.cluster.attachment.send_modify(|attachment| attachment.asked_term = 5);
+    assert_eq!(teller.next().await.1.all_told_term, 0, "its nodes are not all");
+    teller.cluster.derive.told_all(to(7, 5));
+    teller.seen.send_modify(|seen| seen.told_again = Some(to(7, 4)));
+    teller.is_silent("the commands were told to who asked before the epoch rose again").await;
+    teller.seen.send_modify(|seen| seen.told_again = Some(to(7, 5)));
+    teller.is_silent("an exporter may show what nobody knows").await;
+    teller.rounds.asked(&target, 3);
     let (_, said) = teller.next().await;
-    assert!(said.all_told && !is_snapshot(&said), "at once, though nothing changed: {said:?}");
-    assert!(tokio::time::timeout(waits, teller.out.recv()).await.is_err(), "and once");
-    teller.wanted.send_modify(|wanted| wanted.standing += 1);
-    teller.wanted.send_modify(|wanted| wanted.snapshot += 1);
-    assert!(!teller.next().await.1.all_told, "a hub that asks once more does not have it");
+    assert!(said.all_told_term == 5 && !is_snapshot(&said), "at once, though nothing changed: {said:?}");
+    teller.is_silent("and once").await;
+    teller.cluster.attachment.send_modify(|attachment| attachment.asked_term = 6);
+    assert_eq!(teller.next().await.1.all_told_term, 0, "a hub that asks under another epoch does not have it");
+}
+
+/// Failure table, row 18: whoever attached a moment before the epoch rose has told all to a hub that asked for nothing.
+#[tokio::test]
+async fn a_session_that_was_asked_for_nothing_does_not_say_that_all_was_told() {
+    let often = Cadence { look: Duration::from_millis(5), quiet: Duration::from_millis(20), ..Cadence::default() };
+    let mut teller = teller_with(&["n1"], Flags::default(), often).await;
+    teller.rounds.expect(std::iter::empty());
+    teller.cluster.derive.told_all(to(7, 0));
+    teller.seen.send_modify(|seen| seen.told_again = Some(to(7, 0)));
+    teller.says().await;
+    assert_eq!(teller.next().await.1.all_told_term, 0);
 }
 
 /// Tells again and again, in reign 3 and session 7, of a cluster with that exporter.

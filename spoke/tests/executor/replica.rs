@@ -103,8 +103,7 @@ impl Spoke {
         let (down, down_rx) = mpsc::channel(64);
         let (up_tx, up) = mpsc::channel(1024);
         let (config, config_rx) = watch::channel(LocalConfig { resource_version: "1".into(), yaml: config.into() });
-        let (attachment, attachment_rx) =
-            watch::channel(Attachment { generation: Some(1), hub_term: 1, report_again: 0, ..Attachment::default() });
+        let (attachment, attachment_rx) = watch::channel(Attachment { generation: Some(1), hub_term: 1, ..Attachment::default() });
         let (seen_tx, seen) = watch::channel(Seen::default());
         let faults = Arc::new(Faults(Mutex::new(Standing::Present)));
         let exporter = Arc::new(Exporter(Mutex::new(Err(Unknown::NoPage))));

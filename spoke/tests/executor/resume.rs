@@ -176,7 +176,7 @@ async fn an_outcome_is_told_again_at_a_new_session_until_it_is_acked(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = w.command("n1", 1, vec![mark()]).await;
     let told = spoke.carry_out(&command).await;
-    spoke.attachment.send_replace(Attachment { generation: Some(2), hub_term: 1, report_again: 0, ..Attachment::default() });
+    spoke.attachment.send_replace(Attachment { generation: Some(2), hub_term: 1, ..Attachment::default() });
     let again = spoke.ended(command.id).await;
     assert_eq!((again.status_seq, again.state()), (told.status_seq, told.state()));
     spoke.ack(&again).await;
@@ -231,16 +231,20 @@ async fn what_was_acked_is_told_again_to_a_hub_whose_term_has_risen_or_that_asks
     let third = spoke.carry_out(&w.command("n2", 1, vec![mark()]).await).await;
     // A new session of the same database is told only what it has not acked; then it was restored; then it asks.
     let attachments = [
-        (Attachment { generation: Some(2), hub_term: 1, report_again: 0, ..Attachment::default() }, vec![&third]),
-        (Attachment { generation: Some(3), hub_term: 2, report_again: 0, ..Attachment::default() }, vec![&first, &second, &third]),
-        (Attachment { generation: Some(3), hub_term: 2, report_again: 1, ..Attachment::default() }, vec![&first, &second, &third]),
+        (Attachment { generation: Some(2), hub_term: 1, ..Attachment::default() }, vec![&third]),
+        (Attachment { generation: Some(3), hub_term: 2, ..Attachment::default() }, vec![&third, &first, &second]),
+        (Attachment { generation: Some(3), hub_term: 2, asked_term: 2, ..Attachment::default() }, vec![&third, &first, &second]),
     ];
     for (attachment, expected) in attachments {
         spoke.attachment.send_replace(attachment);
         let mut told = Vec::new();
         while told.len() < expected.len() {
             let again = spoke.told("an outcome again", |_| true).await;
-            told.push((again.command_id, again.status_seq, again.state));
+            let again = (again.command_id, again.status_seq, again.state);
+            // What is held and not acked may be told once more before the rest comes.
+            if !told.contains(&again) {
+                told.push(again);
+            }
         }
         let expected: Vec<_> = expected.iter().map(|end| (end.command_id.clone(), end.status_seq, end.state)).collect();
         assert_eq!(told, expected, "{attachment:?}");
@@ -308,13 +312,13 @@ async fn what_was_begun_is_finished_while_the_hub_is_away_and_told_when_it_is_ba
     let command = w.command("n1", 1, vec![mark(), drain()]).await;
     spoke.send(signed(&command)).await;
     settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
-    spoke.attachment.send_replace(Attachment { generation: None, hub_term: 1, report_again: 0, ..Attachment::default() });
+    spoke.attachment.send_replace(Attachment { generation: None, hub_term: 1, ..Attachment::default() });
     w.free_budget().await;
     settled::is_true("it is done and on record", || async {
         w.action(command.id).await.is_some_and(|action| action["status"]["state"] == "SUCCEEDED")
     })
     .await;
-    spoke.attachment.send_replace(Attachment { generation: Some(2), hub_term: 1, report_again: 0, ..Attachment::default() });
+    spoke.attachment.send_replace(Attachment { generation: Some(2), hub_term: 1, ..Attachment::default() });
     assert_eq!(spoke.ended(command.id).await.state(), CommandState::Succeeded);
     w.gone("guarded-1").await;
 }

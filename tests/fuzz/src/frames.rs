@@ -165,7 +165,7 @@ fn ups() -> Vec<Up> {
         seq: 4,
         as_of_unix_ms: START.unix_ms(),
         told_upto_unix_ms: START.unix_ms(),
-        all_told: true,
+        all_told_term: 1,
         body: Some(body),
     };
     let pod =

@@ -1,10 +1,12 @@
 //! The machines: what is really wrong with each GPU, and the exporter's page that shows it. The only truth of health in a
 //! run; nothing but pages and alerts tells anybody of it.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use gpuheal_proto::time::Timestamp;
 
+/// So long heat must last before it is a fault, and a page more.
+const HOT_LASTS: Duration = Duration::from_secs(95);
 /// GPUs of a node.
 pub const GPUS: u8 = 2;
 /// Where all pods are.
@@ -42,6 +44,10 @@ pub struct Body {
     pub silent_until: Timestamp,
     /// When it was last well as a whole.
     pub well_since: Timestamp,
+    /// Slot and reign of the leader that has got every page since then.
+    watched: Option<((usize, u64), Timestamp)>,
+    /// When some leader had seen for as long as it must last that it is too hot.
+    felt_at: Option<Timestamp>,
 }
 
 impl Body {
@@ -57,6 +63,8 @@ impl Body {
             ills: Vec::new(),
             silent_until: Timestamp::EPOCH,
             well_since: now,
+            watched: None,
+            felt_at: None,
         }
     }
 
@@ -76,11 +84,31 @@ impl Body {
     pub fn falls_ill(&mut self, gpu: u8, ill: Ill, now: Timestamp) {
         if !self.ills.iter().any(|(at, known, _)| (*at, *known) == (gpu, ill)) {
             self.ills.push((gpu, ill, now));
+            self.felt_at = self.felt_at.filter(|_| ill != Ill::Hot);
         }
+    }
+
+    /// A page of its went to this leader, or to nobody who leads.
+    pub fn read_by(&mut self, leader: Option<(usize, u64)>, now: Timestamp) {
+        let known = self.watched.filter(|(who, _)| Some(*who) == leader);
+        self.watched = leader.map(|who| known.unwrap_or((who, now)));
+        let hot_since = self.ills.iter().filter(|(_, ill, _)| *ill == Ill::Hot).map(|(.., since)| *since).max();
+        if let (Some((_, watched)), Some(hot)) = (self.watched, hot_since)
+            && now.since(watched.max(hot)) >= HOT_LASTS
+        {
+            self.felt_at.get_or_insert(now);
+        }
+    }
+
+    /// Since when an illness could be known: heat that no leader has watched for long enough is none yet.
+    #[must_use]
+    pub fn known_since(&self, ill: Ill, since: Timestamp) -> Option<Timestamp> {
+        if ill == Ill::Hot { self.felt_at.filter(|at| *at >= since) } else { Some(since) }
     }
 
     /// It cools.
     pub fn cools(&mut self, now: Timestamp) {
+        self.felt_at = None;
         self.ills.retain(|(_, ill, _)| *ill != Ill::Hot);
         self.is_well(now);
     }
@@ -90,6 +118,7 @@ impl Body {
         self.boots += 1;
         self.starts += 1;
         self.energy = 1000;
+        self.felt_at = None;
         self.ills.retain(|(_, ill, _)| !repaired && *ill == Ill::RowRemap);
         self.is_well(now);
     }

@@ -61,6 +61,8 @@ struct Session {
     asked: bool,
     /// When it was last noted that it lives.
     noted: Option<Timestamp>,
+    /// The epoch that it attached or was asked for all under.
+    term: u64,
 }
 
 /// The process.
@@ -155,7 +157,8 @@ impl Hub {
                     owner.replica
                 );
                 self.out.push(Out::Say(words));
-                store.settle(&Origin::from(&owner), status, Some(&self.signer)).map(|ack| self.down(conn, Down::StatusAck(ack)))
+                let ack = store.settle(&Origin::from(&owner), status, Some(&self.signer));
+                ack.map(|ack| ack.into_iter().for_each(|ack| self.down(conn, Down::StatusAck(ack))))
             }
             Up::Heartbeat(beat) => self.beat(conn, &owner, &beat, store),
             Up::Hello(_) | Up::Process(_) | Up::SettingsAck(_) => Ok(()),
@@ -200,12 +203,22 @@ impl Hub {
         };
         let owner = Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
         let old: Vec<u64> = self.sessions.iter().filter(|(_, s)| same(&s.owner, &owner)).map(|(conn, _)| *conn).collect();
-        self.sessions
-            .insert(conn, Session { owner, lease: hello.lease_transitions, heard: now, beat: now, asked: false, noted: None });
+        self.sessions.insert(
+            conn,
+            Session {
+                owner,
+                lease: hello.lease_transitions,
+                heard: now,
+                beat: now,
+                asked: false,
+                noted: None,
+                term: attached.hub_term,
+            },
+        );
         self.down(conn, Down::Welcome(welcome(&hello, &attached)));
         old.into_iter().for_each(|conn| self.end(conn, "attached again"));
-        if !attached.inventory_known {
-            self.down(conn, Down::Resync(all()));
+        if !attached.taken_over {
+            self.down(conn, Down::Resync(all_under(attached.hub_term)));
         }
         self.out.push(Out::Wake);
     }
@@ -278,7 +291,6 @@ impl Hub {
     /// # Errors
     /// When the store fails.
     pub fn look(&mut self, store: &mut dyn Store) -> Result<(), Error> {
-        let before = self.witness.as_ref().map(Witness::term);
         match store.recognise(&self.id, &mut self.witness)? {
             Recognised::Known => {}
             Recognised::GoesOn => self.out.push(Out::Say(format!("{} has seen that the database lost nothing", self.id))),
@@ -286,21 +298,20 @@ impl Hub {
                 self.out.push(Out::Say(format!("{} raises the term to {term}: {reason}", self.id)));
             }
         }
-        if before.is_some_and(|before| self.witness.as_ref().is_some_and(|now| before < now.term())) {
-            self.resync();
+        if let Some(term) = self.witness.as_ref().map(Witness::term) {
+            self.ask_all_under(term);
         }
         Ok(())
     }
 
-    /// The epoch has risen: everybody is asked for all that he has, and proves anew that he leads.
-    fn resync(&mut self) {
-        let conns: Vec<u64> = self.sessions.keys().copied().collect();
-        for conn in conns {
-            if let Some(session) = self.sessions.get_mut(&conn) {
-                session.lease = None;
-            }
-            self.down(conn, Down::Resync(all()));
+    /// Whoever attached or was asked under an older epoch is asked for all that he has, and proves anew that he leads.
+    fn ask_all_under(&mut self, term: u64) {
+        let mut behind = Vec::new();
+        for (conn, session) in self.sessions.iter_mut().filter(|(_, session)| session.term < term) {
+            (session.term, session.lease) = (term, None);
+            behind.push(*conn);
         }
+        behind.into_iter().for_each(|conn| self.down(conn, Down::Resync(all_under(term))));
     }
 
     /// The stages that need no stream: what is due is judged, signed and swept.
@@ -375,9 +386,9 @@ impl Hub {
     }
 }
 
-/// Asks for everything.
-const fn all() -> v1::Resync {
-    v1::Resync { snapshot: true, standing_faults: true, open_commands: true, command_ids: Vec::new() }
+/// Asks for everything, under this epoch.
+const fn all_under(term: u64) -> v1::Resync {
+    v1::Resync { snapshot: false, all_under_term: term, command_ids: Vec::new() }
 }
 
 fn same(one: &Owner, other: &Owner) -> bool {

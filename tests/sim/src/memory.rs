@@ -60,8 +60,6 @@ pub struct Memory {
     pub(crate) now: Timestamp,
     /// Epoch of the database.
     pub hub_term: u64,
-    /// When it was raised: what clusters have shown before is to be shown again.
-    raised_at: Timestamp,
     stop: Option<String>,
     pub(crate) policies: Vec<Rc<Policy>>,
     /// All clusters.
@@ -86,7 +84,6 @@ impl Memory {
         Self {
             now,
             hub_term: 1,
-            raised_at: now,
             stop: None,
             policies: Vec::new(),
             clusters: BTreeMap::new(),
@@ -109,12 +106,11 @@ impl Memory {
     /// Raises the epoch, as whoever restores a database is told to.
     pub fn raise_term(&mut self) {
         self.hub_term += 1;
-        self.raised_at = self.now;
     }
 
     fn cluster(&mut self, cluster: &ClusterId) -> &mut Cluster {
-        let now = self.now;
-        self.clusters.entry(cluster.clone()).or_insert_with(|| Cluster { created_at: now, ..Cluster::default() })
+        let first_term = self.hub_term;
+        self.clusters.entry(cluster.clone()).or_insert_with(|| Cluster { first_term, ..Cluster::default() })
     }
 
     /// Its server is started anew, and goes on where it was.
@@ -134,7 +130,7 @@ impl Memory {
 
     /// All that it has is here since the epoch was raised last.
     fn adopted(&self, cluster: &Cluster) -> bool {
-        cluster.taken_over_at.is_some_and(|at| at > self.raised_at)
+        cluster.taken_over_term == Some(self.hub_term)
     }
 
     fn owns(&self, owner: &Owner) -> Result<(), Error> {
@@ -192,7 +188,6 @@ impl Memory {
             return (self.hub_term, false);
         }
         self.hub_term = seen + 1;
-        self.raised_at = self.now;
         let body = json!({"term": self.hub_term, "seen": seen, "command": says.cmd_seq});
         self.tell(id, Kind::TermRaised, "hub/link", &format!("cluster/{id}"), None, &body);
         (self.hub_term, true)
@@ -285,9 +280,9 @@ impl Store for Memory {
         let acked = |stream: &gpuheal_proto::ids::StreamId| streams.get(stream).map(|upto| (stream.to_string(), *upto));
         let acked = hello.journals.iter().map(|journal| &journal.stream).filter_map(acked).collect();
         let (hub_term, term_raised) = self.term_for(&hello.cluster, hello.seen);
-        let inventory_known = self.adopted(&self.clusters[&hello.cluster]);
+        let taken_over = self.adopted(&self.clusters[&hello.cluster]);
         let reign_known = self.clusters[&hello.cluster].state_lease;
-        Ok(Attached { generation, hub_term, acked, now, inventory_known, term_raised, reign_known, clock_skew_ms: None })
+        Ok(Attached { generation, hub_term, acked, now, taken_over, term_raised, reign_known, clock_skew_ms: None })
     }
 
     fn lead(&mut self, owner: &Owner, lease_transitions: Option<u64>, says: Seen) -> Result<bool, Error> {
@@ -397,7 +392,12 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+    fn settle(
+        &mut self,
+        from: &Origin,
+        status: v1::CommandStatus,
+        signer: Option<&Signer>,
+    ) -> Result<Option<v1::StatusAck>, Error> {
         self.holds_session(from)?;
         Ok(self.take_status(&from.cluster, status, signer))
     }

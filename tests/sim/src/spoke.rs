@@ -27,6 +27,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::{
     healaction::{self, HealAction},
+    ports::Audience,
     report::Owed,
 };
 use gpuheal_spoke_core::{
@@ -58,6 +59,15 @@ pub struct Clocks {
 }
 
 /// What a replica puts out.
+/// What a hub has asked for in one session.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    /// The epoch under which it asked for all; 0: it did not.
+    term: u64,
+    /// How often it asked for the state alone.
+    snapshots: u64,
+}
+
 #[derive(Clone, Debug)]
 pub enum Out {
     /// A call to the API server, for a command if there is one.
@@ -137,7 +147,8 @@ pub struct Spoke {
     held: Held,
     evidence: BTreeMap<FaultKey, v1::Evidence>,
     told: tell::Told,
-    resyncs: u64,
+    /// What the hub has asked for in this session.
+    wanted: Wanted,
     /// What the last heartbeat said of leadership.
     proof_told: Option<u64>,
     /// Commands that the hub has asked for and was not told of yet.
@@ -149,12 +160,13 @@ pub struct Spoke {
     pending: BTreeSet<CommandId>,
     /// What the hub has called off and has no end yet.
     called_off: BTreeMap<CommandId, Cancel>,
-    reported: Option<(u64, u64, u64)>,
-    /// The hub's term and its request for which even what it had acked was told last.
-    reported_all: Option<(u64, u64)>,
-    /// What the hub has yet to ack of it.
+    reported: Option<Audience>,
+    /// The hub's term for which even what it had acked was told last.
+    reported_term: Option<u64>,
+    /// What the hub has yet to ack of it, and when that was told last.
     owed: Owed,
-    /// As the last Welcome told it.
+    owed_told: Duration,
+    /// The highest that a hub has told.
     hub_term: u64,
     acked: BTreeMap<String, u64>,
     /// The highest number of a status that was told, by command.
@@ -192,7 +204,7 @@ impl Spoke {
             held,
             evidence: BTreeMap::new(),
             told: tell::Told::default(),
-            resyncs: 0,
+            wanted: Wanted::default(),
             proof_told: None,
             asked: BTreeSet::new(),
             config: Config::default(),
@@ -202,8 +214,9 @@ impl Spoke {
             pending: BTreeSet::new(),
             called_off: BTreeMap::new(),
             reported: None,
-            reported_all: None,
+            reported_term: None,
             owed: Owed::default(),
+            owed_told: Duration::ZERO,
             hub_term: 0,
             acked: BTreeMap::new(),
             told_seq: BTreeMap::new(),

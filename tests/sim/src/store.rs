@@ -164,7 +164,8 @@ pub trait Store {
     ///
     /// # Errors
     /// When it cannot be written, or the session was taken over.
-    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error>;
+    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>)
+    -> Result<Option<v1::StatusAck>, Error>;
     /// Ends commands that ran out of time; returns how many.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     cluster::{Cluster, Kind, Machine, SpokeSettings},
-    fleet::{HubPorts, Place, first_hub, inventory_known, make_pki, migrate, start_hub},
+    fleet::{HubPorts, Place, first_hub, make_pki, migrate, start_hub, taken_over},
     process::{Process, Programs},
     workload::{self, Shape},
 };
@@ -153,7 +153,7 @@ impl Field {
         }
         for cluster in &field.clusters {
             cluster.leader().await?;
-            inventory_known(&field.pool, cluster).await?;
+            taken_over(&field.pool, cluster).await?;
         }
         Ok(field)
     }

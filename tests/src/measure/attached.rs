@@ -234,8 +234,8 @@ async fn live(replica: &Replica, mut link: Link) -> End {
                 match message {
                     Ok(Some(message)) => match message.message {
                         Some(Down::Goaway(go)) => return End::Goaway(Duration::from_millis(go.reconnect_after_ms.into())),
-                        Some(Down::Resync(asked)) if asked.snapshot && replica.leads => {
-                            let _ended = link.up.send(replica.snapshot());
+                        Some(Down::Resync(asked)) if asked.all_under_term > 0 && replica.leads => {
+                            let _ended = link.up.send(replica.snapshot(asked.all_under_term));
                         }
                         _ => {}
                     },

@@ -74,8 +74,8 @@ impl Replica {
         self.leads.then_some(1)
     }
 
-    /// The cluster's nodes, all of them well.
-    pub(super) fn snapshot(&self) -> AttachRequest {
+    /// The cluster's nodes, all of them well, for a hub that asked for all under this epoch: there is nothing else.
+    pub(super) fn snapshot(&self, asked_term: u64) -> AttachRequest {
         let nodes = (0..self.nodes).map(|n| {
             let node = node(&self.cluster, n);
             v1::NodeState {
@@ -96,7 +96,7 @@ impl Replica {
             seq: 1,
             as_of_unix_ms: now_ms(),
             told_upto_unix_ms: 0,
-            all_told: true,
+            all_told_term: asked_term,
             body: Some(v1::cluster_state::Body::Snapshot(part)),
         }))
     }

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use gpuheal_proto::{ids::IncidentId, time::Timestamp};
+use gpuheal_proto::{
+    ids::{ClusterId, IncidentId},
+    time::Timestamp,
+};
 
 use super::BudgetOp;
 use crate::{
@@ -47,6 +50,14 @@ pub(super) fn admit(snapshot: &Snapshot, settings: &Settings, request: Option<&R
     room(snapshot, settings, now)
 }
 
+/// Why nothing new begins in a cluster of which a database that is new, or may have lost commits, does not know all yet.
+pub(super) fn not_taken_over(cluster: &ClusterId) -> String {
+    format!(
+        "cluster {cluster} is not taken over yet: its nodes, the faults that stand and the commands on record have not all been told \
+         since the epoch of the hub's database began, so that no budget and no opt-out can be judged"
+    )
+}
+
 /// Stops, and whether we know enough of the cluster at all.
 fn believed(snapshot: &Snapshot, now: Timestamp) -> Result<(), Block> {
     let cluster = &snapshot.cluster;
@@ -55,8 +66,7 @@ fn believed(snapshot: &Snapshot, now: Timestamp) -> Result<(), Block> {
         return Err(Block::new(format!("the fleet is stopped: {why}"), "the stop is lifted", later));
     }
     if cluster.observer.state_at.is_none() {
-        let reason = format!("no complete state of cluster {} yet: no budget and no opt-out can be judged", cluster.id);
-        return Err(Block::new(reason, "the spoke sends its state", later));
+        return Err(Block::new(not_taken_over(&cluster.id), "the cluster's leading spoke has told all that it has", later));
     }
     if snapshot.node.seen_at == Timestamp::EPOCH {
         return Err(Block::new("the node is not in the cluster's state yet", "the spoke shows this node", later));
@@ -134,6 +144,14 @@ fn waiver(request: Option<&Request>) -> &'static str {
     if request.is_some() { "; gpuhealctl process --override-cooldown waives it" } else { "" }
 }
 
+/// Whose nodes count though nobody has seen them out.
+fn adopting(nodes: u32) -> String {
+    if nodes == 0 {
+        return String::new();
+    }
+    format!("; {nodes} of them count for clusters that are not taken over yet, see gpuhealctl clusters")
+}
+
 /// Budgets and rates, in their fixed order: fleet, then cluster. A node that holds its place already needs none.
 fn room(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Result<Pass, Block> {
     let cluster = &snapshot.cluster;
@@ -143,7 +161,8 @@ fn room(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Result<Pass
     let later = now.after(RECHECK);
     let no = |why: String| Block::new(why, "a node comes back, or the budget is raised", later);
     let budgets = settings.budgets;
-    let fleet = budgets.fleet.admit("the fleet", cluster.fleet_gpu_nodes, cluster.fleet_out).map_err(no)?;
+    let fleet = budgets.fleet.admit("the fleet", cluster.fleet_gpu_nodes, cluster.fleet_out);
+    let fleet = fleet.map_err(|why| no(format!("{why}{}", adopting(cluster.fleet_adopting))))?;
     let scope = format!("cluster {}", cluster.id);
     let ours = budgets.cluster.admit(&scope, cluster.gpu_nodes, cluster.out).map_err(no)?;
     let slow = |scope: &str, at: Timestamp| Block::new(format!("rate of {scope} used up until {at}"), "time passes", at);

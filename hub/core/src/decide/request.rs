@@ -77,6 +77,9 @@ impl Case<'_> {
         if self.snapshot.node.opted_out {
             return RequestOutcome::Blocked { reason: "the node's owner keeps us off (opt-out label)".to_owned() };
         }
+        if self.snapshot.cluster.observer.state_at.is_none() {
+            return RequestOutcome::Blocked { reason: guards::not_taken_over(&self.snapshot.cluster.id) };
+        }
         let reason = Self::words_of(request);
         self.decision.reasons.insert(0, reason.clone());
         let mut words = self.words(&[], &reason);

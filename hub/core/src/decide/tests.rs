@@ -173,7 +173,9 @@ fn each_guard_blocks_with_its_arithmetic_and_is_asked_again() {
     blocked(&with(|s| s.cluster.out = 2), "2 of 20 GPU nodes of cluster c1 out, 10 % allows 2");
     blocked(&with(|s| s.cluster.fleet_out = 5), "5 of 100 GPU nodes of the fleet out, 5 % allows 5");
     blocked(&with(|s| s.cluster.fleet_stop = Some("drill".into())), "the fleet is stopped: drill");
-    blocked(&with(|s| s.cluster.observer.state_at = None), "no complete state");
+    let adopting = |s: &mut Snapshot| (s.cluster.fleet_out, s.cluster.fleet_adopting) = (5, 4);
+    blocked(&with(adopting), "5 % allows 5; 4 of them count for clusters that are not taken over yet");
+    blocked(&with(|s| s.cluster.observer.state_at = None), "cluster c1 is not taken over yet");
     blocked(&with(|s| s.node.seen_at = gpuheal_proto::time::Timestamp::EPOCH), "not in the cluster's state");
     blocked(&with(|s| s.node.opted_out = true), "opt-out");
     blocked(&with(|s| s.node.foreign_markers = vec!["ToBeDeletedByClusterAutoscaler".into()]), "ToBeDeleted");

@@ -88,7 +88,7 @@ impl Running {
             seq: 1,
             as_of_unix_ms,
             told_upto_unix_ms: as_of_unix_ms,
-            all_told: true,
+            all_told_term: 1,
             body,
         };
         ingest.state(alpha(), state).await.unwrap();

@@ -39,21 +39,24 @@ impl Memory {
         let (seq, as_of) = (state.seq, Timestamp::from_unix_ms(state.as_of_unix_ms).min(self.now));
         let whole = change.whole;
         let known = self.clusters.get(cluster).is_some_and(|rows| self.adopted(rows));
-        let taken = self.apply_state(cluster, state.lease_transitions, seq, as_of, change)?;
+        let mut taken = self.apply_state(cluster, state.lease_transitions, seq, as_of, change)?;
         if let (Taken::Counts { .. }, true) = (&taken, state.told_upto_unix_ms > 0) {
             let upto = Timestamp::from_unix_ms(state.told_upto_unix_ms).min(as_of);
             let known = &mut self.cluster(cluster).told_upto;
             *known = (*known).max(Some(upto));
         }
-        let (now, raised_at, heeded) = (self.now, self.raised_at, !self.mutations.has(Mutation::SnapshotIsAll));
-        if matches!(taken, Taken::Counts { .. }) && (state.all_told || !heeded) {
+        let (term, heeded) = (self.hub_term, !self.mutations.has(Mutation::SnapshotIsAll));
+        if matches!(taken, Taken::Counts { .. }) && (state.all_told_term == term || !heeded) {
             let rows = self.cluster(cluster);
-            if whole || rows.snapshot_at.is_some_and(|at| at > raised_at) {
-                rows.taken_over_at = Some(now);
+            if whole || rows.snapshot_term == Some(term) {
+                rows.taken_over_term = Some(term);
             }
             if !known && self.clusters.get(cluster).is_some_and(|rows| self.adopted(rows)) {
                 let rows = self.cluster(cluster);
                 let waited: Vec<NodeUid> = rows.nodes.keys().filter(|uid| concerns(rows, uid)).cloned().collect();
+                if let Taken::Counts { due, .. } = &mut taken {
+                    *due |= !waited.is_empty();
+                }
                 self.ask(cluster, waited);
             }
         }
@@ -83,10 +86,10 @@ impl Memory {
     }
 
     fn apply_state(&mut self, id: &ClusterId, lease: u64, seq: u64, as_of: Timestamp, change: Change) -> Result<Taken, Error> {
-        let now = self.now;
+        let (now, term) = (self.now, self.hub_term);
         let nodes: Vec<Node> = change.nodes.iter().map(|node| node_of(node, as_of)).collect::<Result<_, _>>()?;
         let cluster = self.cluster(id);
-        let seen_at = cluster.taken_over_at.unwrap_or(cluster.created_at);
+        let adopting = cluster.taken_over_term.unwrap_or(cluster.first_term) < term;
         let (told, known) = ((lease, seq), (cluster.state_lease, cluster.state_seq));
         let follows = told == (known.0, known.1 + 1) && known.1 > 0;
         if lease < known.0 || (!change.whole && told <= known && known.1 > 0) {
@@ -137,7 +140,7 @@ impl Memory {
         touched.extend(gone.iter().cloned());
         (cluster.state_lease, cluster.state_seq, cluster.state_as_of) = (lease, seq, Some(as_of));
         if change.whole {
-            cluster.snapshot_at = Some(now);
+            cluster.snapshot_term = Some(term);
         }
         if let Some(config) = change.config {
             cluster.config_yaml = config.yaml;
@@ -146,7 +149,6 @@ impl Memory {
         let due = !concern.is_empty();
         self.ask(id, concern);
         let differs = change.digest.is_some_and(|told| told != digest(self.cluster(id)));
-        let adopting = seen_at <= self.raised_at;
         self.regression(id, adopting);
         if change.whole || !gone.is_empty() {
             let kind = if change.whole { Kind::InventorySnapshot } else { Kind::NodesGone };
@@ -167,7 +169,6 @@ impl Memory {
         }
         if nodes > 0 && !blind && !adopting {
             self.hub_term += 1;
-            self.raised_at = self.now;
             let body = json!({"term": self.hub_term, "nodes": nodes});
             self.tell(id, Kind::TermRaised, "hub/ingest", &format!("cluster/{id}"), None, &body);
         }

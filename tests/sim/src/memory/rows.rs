@@ -23,7 +23,8 @@ use gpuheal_proto::{
 /// Everything of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    pub(super) created_at: Timestamp,
+    /// Epoch in which it was first seen.
+    pub(super) first_term: u64,
     pub(super) kube_system_uid: Option<String>,
     pub(super) quarantined: bool,
     pub(super) state_lease: u64,
@@ -32,9 +33,10 @@ pub struct Cluster {
     pub state_as_of: Option<Timestamp>,
     /// All that its sources showed up to then is known.
     pub told_upto: Option<Timestamp>,
-    pub(super) snapshot_at: Option<Timestamp>,
-    /// When all that the cluster has was last known to be here.
-    pub(super) taken_over_at: Option<Timestamp>,
+    /// Epoch in which its last whole snapshot came.
+    pub(super) snapshot_term: Option<u64>,
+    /// Epoch under which all that the cluster has was last known to be here.
+    pub(super) taken_over_term: Option<u64>,
     pub(super) config_yaml: String,
     /// Parts of a snapshot that has begun.
     pub(super) parts: Vec<v1::SnapshotPart>,

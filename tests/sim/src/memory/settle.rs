@@ -24,7 +24,12 @@ const NOT_NOW: Duration = Duration::from_secs(1);
 const OVERDUE: Duration = Duration::from_secs(60);
 
 impl Memory {
-    pub(super) fn take_status(&mut self, cluster: &ClusterId, status: v1::CommandStatus, signer: Option<&Signer>) -> v1::StatusAck {
+    pub(super) fn take_status(
+        &mut self,
+        cluster: &ClusterId,
+        status: v1::CommandStatus,
+        signer: Option<&Signer>,
+    ) -> Option<v1::StatusAck> {
         let report = Report::of(&status);
         if report.reason.is_empty() && !report.refusal.is_empty() {
             self.cluster(cluster).mute.push(format!("{} {}", report.subject, report.refusal));
@@ -33,6 +38,10 @@ impl Memory {
             Some(id) => {
                 let lost = !self.cluster(cluster).commands.contains_key(&id) && !status.envelope.is_empty();
                 if let Some(signer) = signer.filter(|_| lost) {
+                    let term = self.hub_term;
+                    if self.cluster(cluster).snapshot_term != Some(term) {
+                        return None;
+                    }
                     self.adopt(cluster, id, &report, &status.envelope, signer);
                 }
                 self.known(cluster, id, &report)
@@ -42,7 +51,7 @@ impl Memory {
                 false
             }
         };
-        v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept }
+        Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
     }
 
     fn known(&mut self, cluster: &ClusterId, id: CommandId, report: &Report) -> bool {

@@ -51,7 +51,7 @@ impl Memory {
     fn shared(&self, id: &ClusterId, cluster: &Cluster, policy: &Policy) -> snapshot::Cluster {
         let rates = &policy.settings.rates;
         // What other clusters have out that have not shown it since the epoch rose: each counts at its full budget.
-        let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_at.is_some() && !self.whole(rows));
+        let others = self.clusters.iter().filter(|(other, rows)| *other != id && rows.snapshot_term.is_some() && !self.whole(rows));
         let unknown = others.map(|(_, rows)| policy.settings.budgets.cluster.allowed(rows.gpu_nodes()).saturating_sub(rows.out));
         let adopting: u32 = unknown.fold(0, u32::saturating_add);
         let fleet_unheld = self.clusters.values().map(unheld).sum::<u32>().saturating_add(adopting);
@@ -62,6 +62,7 @@ impl Memory {
             out: cluster.out + unheld(cluster),
             fleet_gpu_nodes: self.clusters.values().map(Cluster::gpu_nodes).sum(),
             fleet_out: self.fleet_out.saturating_add(fleet_unheld),
+            fleet_adopting: adopting,
             rate: rate(rates.cluster, cluster.rate),
             fleet_rate: rate(rates.fleet, self.fleet_rate),
             narrowing: Narrowing::in_force(&cluster.config_yaml).0,

@@ -87,9 +87,12 @@ impl Oracle {
                 let slot = fault.known.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string);
                 let shown =
                     |(gpu, ill, _): &&(u8, Ill, Timestamp)| Some(body::slot(*gpu)) == slot && shows(*ill, fault.known.class);
-                let Some((_, ill, since)) = body.and_then(|body| body.ills.iter().find(shown)) else { continue };
+                let Some((body, (_, ill, since))) = body.and_then(|body| body.ills.iter().find(shown).map(|ill| (body, ill)))
+                else {
+                    continue;
+                };
                 let evidence = fault.known.evidence;
-                let seen = decided_at.since(*since) > SIGHT;
+                let seen = body.known_since(*ill, *since).is_some_and(|since| decided_at.since(since) > SIGHT);
                 if seen && (evidence.state != EvidenceState::Clear || evidence.since > *since) {
                     let (node, state) = (&incident.node.name, evidence.state);
                     let why = format!(

@@ -77,6 +77,7 @@ impl Spoke {
             return;
         }
         self.tell_untold();
+        self.tell_owed();
         self.call_off();
         let open: Vec<Rc<HealAction>> = self.open_actions().cloned().collect();
         for action in open {

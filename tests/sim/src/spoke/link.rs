@@ -120,8 +120,10 @@ impl Spoke {
             Down::Cancel(cancel) => self.cancel(&cancel.envelope),
             Down::StatusAck(ack) => self.status_acked(&ack),
             Down::Resync(resync) => {
-                self.resyncs += u64::from(resync.snapshot || resync.open_commands);
-                if resync.standing_faults {
+                self.hub_term = self.hub_term.max(resync.all_under_term);
+                self.wanted.snapshots += u64::from(resync.snapshot);
+                if resync.all_under_term > self.wanted.term {
+                    self.wanted.term = resync.all_under_term;
                     self.tell_all_standing();
                     self.told.owed_by_leader = self.reign().is_none();
                 }
@@ -146,6 +148,7 @@ impl Spoke {
         }
         let outbox = Outbox::resume(&self.disk.heads(), &welcome.resume, welcome.credit);
         self.hub_term = self.hub_term.max(welcome.hub_term);
+        self.wanted = super::Wanted::default();
         let generation = welcome.session_generation;
         self.session = Some(Session { generation, outbox, began: boot, heard: boot, acked: boot, beat: boot });
         self.say(format!("attached, generation {generation}, term {}", welcome.hub_term));

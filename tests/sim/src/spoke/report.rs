@@ -10,7 +10,8 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::{
     healaction::{self, HealAction, marked_node},
-    report,
+    ports::Audience,
+    report::{self, RETELL},
 };
 use gpuheal_spoke_core::{mark::NodeFacts, release::cordoned, verify::Refused};
 
@@ -27,7 +28,11 @@ impl Spoke {
 
     /// Tells a hub that asked.
     pub(super) fn answer(&mut self, action: &HealAction) {
-        self.tell_with(action, Vec::new());
+        if self.owed.is_owed(action.id()) {
+            self.answer_whole(action);
+        } else {
+            self.tell_with(action, Vec::new());
+        }
     }
 
     /// Tells a hub that may have lost it: with the command as it was signed, so that it can take it over.
@@ -95,26 +100,26 @@ impl Spoke {
     /// A new session, a new reign, or a hub that asks: everything that it has not acked is told again, by the leader. A hub
     /// whose database may have lost what it acked is told that too.
     pub(super) fn report_again(&mut self) {
-        let asked = self.reign().zip(self.session.as_ref()).map(|(reign, session)| (reign, session.generation, self.resyncs));
-        if asked.is_none() || asked == self.reported || !self.cache.listed {
+        let to = self.audience();
+        if to.is_none() || to == self.reported || !self.cache.listed {
             return;
         }
-        let Some((_, fence)) = self.fence else { return };
+        let (Some(to), Some((_, fence))) = (to, self.fence) else { return };
         let first = self.reported.is_none();
-        self.reported = asked;
-        let (term, request) = self.reported_all.unwrap_or((fence.hub_term, 0));
-        let forgetful = self.hub_term > term || self.resyncs > request;
-        self.reported_all = Some((term.max(self.hub_term), self.resyncs));
+        self.reported = Some(to);
+        let term = self.reported_term.unwrap_or(fence.hub_term);
+        let forgetful = self.hub_term > term || to.asked_term > self.owed.acked_term();
+        self.reported_term = Some(term.max(self.hub_term));
         if self.me.mutations.has(Mutation::ToldOnce) && !first {
             return;
         }
         let told = |action: &&Rc<HealAction>| action.held() || (forgetful && healaction::is_final(action));
-        let again: Vec<Rc<HealAction>> = self.cache.actions.values().filter(told).cloned().collect();
-        let unheard = again.iter().filter(|action| forgetful || !self.is_acked(action));
+        let mut again: Vec<Rc<HealAction>> = self.cache.actions.values().filter(told).cloned().collect();
+        again.sort_by_key(|action| (!action.held(), healaction::is_final(action)));
+        let unheard = again.iter().filter(|action| action.held() && (forgetful || !self.is_acked(action)));
         let statuses = unheard.map(|action| (action.id().to_owned(), healaction::seq(action))).collect();
-        if let Some(audience) = asked {
-            self.owed.begin(audience, statuses);
-        }
+        self.owed.begin(to, statuses);
+        self.owed_told = self.now.boot;
         for action in again {
             if forgetful {
                 self.answer_whole(&action);
@@ -122,6 +127,24 @@ impl Spoke {
                 self.report(&action);
             }
         }
+    }
+
+    /// What is held and not acked is told once more, since it may have been too early for a hub that takes the cluster over.
+    pub(super) fn tell_owed(&mut self) {
+        let Some(to) = self.audience().filter(|_| self.now.boot.saturating_sub(self.owed_told) >= RETELL) else { return };
+        self.owed_told = self.now.boot;
+        for id in self.owed.owed_to(to) {
+            match self.cache.actions.get(&id).cloned() {
+                Some(action) => self.answer_whole(&action),
+                None => self.owed.forgive(&id),
+            }
+        }
+    }
+
+    /// Whom all is told.
+    pub(super) fn audience(&self) -> Option<Audience> {
+        let (reign, session) = self.reign().zip(self.session.as_ref())?;
+        Some(Audience { reign, session: session.generation, asked_term: self.wanted.term })
     }
 
     /// What the hub asks for by name is told by the leader, acked or not, once all that there is was listed.

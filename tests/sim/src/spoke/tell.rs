@@ -11,7 +11,10 @@ use gpuheal_proto::{
     state_digest::{NodeWord, digest},
     time::Timestamp,
 };
-use gpuheal_spoke::state::{Reach, Whole};
+use gpuheal_spoke::{
+    ports::Audience,
+    state::{Reach, Whole},
+};
 use gpuheal_spoke_core::{
     derive::{Evidence, EvidenceState},
     mark::node::is_ours,
@@ -35,7 +38,7 @@ const CLEARED_KEPT: Duration = Duration::from_secs(3600);
 /// What was told.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    audience: Option<(u64, u64, u64)>,
+    audience: Option<(Audience, u64)>,
     nodes: BTreeMap<String, v1::NodeState>,
     pub(super) config: String,
     config_told: String,
@@ -54,24 +57,23 @@ pub(super) struct Told {
     pub(super) found: u64,
     /// Faults that waited when it was first asked how many do.
     waited: Option<u64>,
-    reach: Reach<(u64, u64, u64)>,
+    reach: Reach<(Audience, u64)>,
     /// The hub asked for what stands when another replica led.
     pub(super) owed_by_leader: bool,
-    whole: Whole<(u64, u64, u64)>,
+    whole: Whole<(Audience, u64)>,
 }
 
 impl Spoke {
     pub(super) fn state_tick(&mut self) {
-        let audience = self.reign().zip(self.session.as_ref().map(|session| session.generation));
-        let Some((reign, generation)) = audience.filter(|_| self.cache.listed) else {
+        let Some(to) = self.audience().filter(|_| self.cache.listed) else {
             self.told.audience = None;
             return;
         };
         let Some(as_of) = self.as_of() else { return };
-        let audience = Some((reign, generation, self.resyncs));
-        let told_upto = self.told_upto((reign, generation, self.resyncs));
-        let all_told = self.all_told((reign, generation, self.resyncs));
-        let news = all_told && !self.told.whole.said;
+        let told_upto = self.told_upto((to, self.wanted.snapshots));
+        let all_told_term = if self.all_told((to, self.wanted.snapshots)) { to.asked_term } else { 0 };
+        let audience = Some((to, self.wanted.snapshots));
+        let news = all_told_term > 0 && !self.told.whole.said;
         let quiet = self.now.boot.saturating_sub(self.told.said) >= QUIET;
         if self.told.audience == audience && !self.told.dirty && !quiet && !news {
             return;
@@ -102,13 +104,13 @@ impl Spoke {
         self.told.config_told.clone_from(&self.told.config);
         self.told.seq += 1;
         self.told.said = self.now.boot;
-        self.told.whole.said |= all_told;
+        self.told.whole.said |= all_told_term > 0;
         let state = v1::ClusterState {
-            lease_transitions: reign,
+            lease_transitions: to.reign,
             seq: self.told.seq,
             as_of_unix_ms: as_of.unix_ms(),
             told_upto_unix_ms: told_upto.map_or(0, |upto| upto.min(as_of).unix_ms()),
-            all_told,
+            all_told_term,
             body: Some(body),
         };
         self.out.push(Out::Up(Up::ClusterState(state)));
@@ -122,10 +124,8 @@ impl Spoke {
     }
 
     /// Up to which moment, by the hub's clock, it has been told all that the sources showed.
-    fn told_upto(&mut self, audience: (u64, u64, u64)) -> Option<Timestamp> {
-        let (reign, generation, _) = audience;
-        let looked = self.cache.nodes.keys().all(|node| self.told.asked.get(node) == Some(&reign));
-        if !looked || self.told.owed_by_leader || self.told.evidence != Some((reign, generation)) {
+    fn told_upto(&mut self, audience: (Audience, u64)) -> Option<Timestamp> {
+        if !self.has_told(audience.0) {
             self.told.reach.unknown();
             return None;
         }
@@ -136,11 +136,15 @@ impl Spoke {
         Some(now.at.before(self.now.boot.saturating_sub(upto) + now.uncertainty))
     }
 
+    /// Every exporter was asked in this reign, and all that stands was told to this session.
+    fn has_told(&self, to: Audience) -> bool {
+        let looked = self.cache.nodes.keys().all(|node| self.told.asked.get(node) == Some(&to.reign));
+        looked && !self.told.owed_by_leader && self.told.evidence == Some((to.reign, to.session))
+    }
+
     /// Whether the hub has acked all that it asks for when it asks for everything, beside the snapshot.
-    fn all_told(&mut self, audience: (u64, u64, u64)) -> bool {
-        let (reign, generation, _) = audience;
-        let stands = !self.told.owed_by_leader && self.told.evidence == Some((reign, generation));
-        let told = stands && self.owed.whole_for() == Some(audience);
+    fn all_told(&mut self, audience: (Audience, u64)) -> bool {
+        let told = self.has_told(audience.0) && self.owed.whole_for() == Some(audience.0);
         let unacked = self.disk.unacked() + u64::from(self.disk.unsynced());
         let found = *self.told.waited.get_or_insert(unacked) + self.told.found;
         self.told.whole.look(Some(audience), told, found, unacked)

@@ -36,6 +36,13 @@ impl World {
                 self.with_spoke(place, |spoke| spoke.page(node, &start, page.as_deref()));
             }
         }
+        let site = &mut self.clusters[cluster];
+        let reads = |slot: &usize| page.is_some() && site.slots[*slot].paused_until <= now;
+        let reign = |slot: usize| site.slots[slot].spoke.as_ref().and_then(|spoke| spoke.reign()).map(|reign| (slot, reign));
+        let leader = (0..site.slots.len()).filter(reads).find_map(reign);
+        if let Some(body) = site.bodies.get_mut(node) {
+            body.read_by(leader, now);
+        }
         self.soon(SCRAPE_MS - 2000, SCRAPE_MS + 2000, Event::Scrape(cluster, node.to_owned()));
     }
 

@@ -368,7 +368,10 @@ fn a_hello_that_has_seen_more_than_this_database_raises_its_term_above_all_that_
     let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
     pair.faults(&owner, &batch("s", 1, &[xid79(1, 100)])).unwrap();
     pair.decide();
-    let held = pair.holds("a regression");
+    assert_eq!(pair.holds("a regression").commands.len(), 0, "nothing new begins where not all is known");
+    pair.state(&c1(), 1, 2, snapshot((0..10).map(node).collect()));
+    pair.decide();
+    let held = pair.holds("a regression, and all that the cluster has");
     assert_eq!(held.hub_term, 5);
     assert!(held.commands[0].starts_with("c1 10 "), "numbers go on above what was seen: {:?}", held.commands);
 }
@@ -496,8 +499,12 @@ fn a_fault_of_a_node_that_no_state_has_shown_is_kept_and_judged_once_it_is_shown
 fn a_command_that_a_database_lost_is_taken_over_while_it_stands_and_only_as_this_hub_signed_it() {
     let (mut pair, _) = healing();
     let now = pair.now();
-    pair.state(&c1(), 1, 2, snapshot((0..10).map(|n| if n == 1 { marked(1, 7) } else { node(n) }).collect()));
+    let shown = || snapshot((0..10).map(|n| if n == 1 { marked(1, 7) } else { node(n) }).collect());
+    pair.state(&c1(), 1, 2, shown());
     let marks = lost(1, 5, 7, now);
+    assert!(!pair.show(&marks, true, &done(3, &["mark"])), "the epoch has risen, and its nodes have not been shown since");
+    assert_eq!(pair.holds("one that is to be told again").commands.len(), 0);
+    pair.state(&c1(), 1, 4, shown());
     assert!(!pair.show(&marks, false, &done(3, &["mark"])), "somebody else's");
     assert!(!pair.show(&lost(2, 6, 3, now), true, &done(3, &["mark"])), "it is over, and nothing of it is there");
     pair.holds("two that nobody takes over");

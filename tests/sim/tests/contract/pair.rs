@@ -87,7 +87,7 @@ impl Pair {
             let attached = store.attach(hello, "hub-0")?;
             let mut acked = attached.acked;
             acked.sort();
-            Ok::<_, Error>((attached.generation, attached.term_raised, acked, attached.hub_term, attached.inventory_known))
+            Ok::<_, Error>((attached.generation, attached.term_raised, acked, attached.hub_term, attached.taken_over))
         })?;
         let owner = Owner { cluster: hello.cluster.clone(), replica: hello.replica.clone(), generation: attached.0 };
         Ok((owner, attached.1, attached.2))
@@ -160,7 +160,8 @@ impl Pair {
             as_of_unix_ms: as_of.unix_ms(),
             // A spoke cannot always say it: each fifth state does not.
             told_upto_unix_ms: if seq.is_multiple_of(5) { 0 } else { as_of.unix_ms() },
-            all_told: !seq.is_multiple_of(3),
+            // What it says of an older epoch is as good as nothing.
+            all_told_term: self.memory.hub_term - u64::from(seq.is_multiple_of(3)),
             body: Some(body),
         };
         self.both("state", |store| store.state(from, state.clone()))
@@ -225,12 +226,12 @@ impl Pair {
         let simulated = self.memory.clusters[cluster].commands.values().find(|command| command.cmd_seq == cmd_seq);
         let simulated = simulated.map(|command| command.planned.id.to_string());
         let of = |id: Option<String>| v1::CommandStatus { command_id: id.unwrap_or_default(), ..status.clone() };
-        let told = |ack: v1::StatusAck| (ack.status_seq, ack.undo_kept);
+        let told = |ack: Option<v1::StatusAck>| ack.map(|ack| (ack.status_seq, ack.undo_kept));
         let real = self.postgres.settle(from, of(real), Some(&self.signer)).map(told);
         self.catch_up();
         let simulated = self.memory.settle(from, of(simulated), Some(&self.signer)).map(told);
         assert_eq!(simulated, real, "the answer to a status");
-        real.map(|(_, kept)| kept)
+        real.map(|told| told.is_some_and(|(_, kept)| kept))
     }
 
     /// A status that shows its command as it was signed, by this hub or by somebody else: of one that a database lost.
@@ -239,7 +240,8 @@ impl Pair {
         let envelope = Signer::new(Key::from_pem(&pem).unwrap(), 1).command(command).unwrap().envelope;
         let status = v1::CommandStatus { command_id: command.id.to_string(), envelope: envelope.into(), ..status.clone() };
         let signer = Arc::clone(&self.signer);
-        self.both("show", |store| store.settle(&(&command.audience).into(), status.clone(), Some(&signer)).unwrap().undo_kept)
+        let told = |store: &mut dyn Store| store.settle(&(&command.audience).into(), status.clone(), Some(&signer)).unwrap();
+        self.both("show", |store| told(store).map(|ack| ack.undo_kept)).is_some_and(|kept| kept)
     }
 
     /// The moment that both are at.

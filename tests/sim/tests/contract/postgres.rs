@@ -267,7 +267,12 @@ impl Store for Postgres {
         Ok(())
     }
 
-    fn settle(&mut self, from: &Origin, status: v1::CommandStatus, signer: Option<&Signer>) -> Result<v1::StatusAck, Error> {
+    fn settle(
+        &mut self,
+        from: &Origin,
+        status: v1::CommandStatus,
+        signer: Option<&Signer>,
+    ) -> Result<Option<v1::StatusAck>, Error> {
         self.rt
             .block_on(settle::settle(&self.pool, from.clone(), status, signer))
             .map_err(|settle::Error::Store(error)| of_store(error))

@@ -53,7 +53,7 @@ impl Source {
         for failures in 0..ATTEMPTS {
             let end = match self.replica.attach(hub, &[stream.to_owned()]).await {
                 Ok(link) => {
-                    let _ended = link.up.send(self.replica.snapshot());
+                    let _ended = link.up.send(self.replica.snapshot(link.welcome.hub_term));
                     return Ok(link);
                 }
                 Err(end) => end,
