@@ -69,7 +69,7 @@ CREATE TABLE commands (
     CONSTRAINT commands_state_known CHECK (state IN (
         'PROPOSED', 'AWAITING_APPROVAL', 'SIGNED', 'DISPATCHED', 'EXPIRED', 'RECEIVED', 'STARTED', 'SUCCEEDED', 'FAILED',
         'UNKNOWN', 'REFUSED', 'CANCELLED')),
-    CONSTRAINT commands_action_known CHECK (action IN ('notify', 'mark', 'evict', 'release')),
+    CONSTRAINT commands_action_known CHECK (action IN ('notify', 'mark', 'restart', 'evict', 'release')),
     CONSTRAINT commands_times_in_order CHECK (created_at <= deliver_by AND deliver_by <= start_by AND start_by <= finish_by AND finish_by <= expires_at),
     CONSTRAINT commands_life_bounded CHECK (finish_by <= created_at + interval '24 hours'),
     CONSTRAINT commands_signed_whole CHECK ((envelope IS NULL) = (key_id IS NULL) AND (envelope IS NULL) = (signed_at IS NULL)
@@ -98,7 +98,7 @@ COMMENT ON COLUMN commands.decision_no IS 'Decision that it came from';
 COMMENT ON COLUMN commands.idempotency_key IS 'H(incident, plan, step): the same thing is never asked twice';
 COMMENT ON COLUMN commands.state IS 'PROPOSED, AWAITING_APPROVAL, SIGNED, DISPATCHED, RECEIVED, STARTED, then SUCCEEDED, FAILED, UNKNOWN, REFUSED, EXPIRED or CANCELLED';
 COMMENT ON COLUMN commands.state_at IS 'When that state was stored';
-COMMENT ON COLUMN commands.action IS 'Its most far-reaching step: notify, mark, evict, release';
+COMMENT ON COLUMN commands.action IS 'Its most far-reaching step: notify, mark, restart, evict, release';
 COMMENT ON COLUMN commands.node_uid IS 'The node';
 COMMENT ON COLUMN commands.node_name IS 'For people';
 COMMENT ON COLUMN commands.boot_id IS 'Of the node when it was decided';
@@ -182,6 +182,7 @@ CREATE TABLE process_requests (
     caller text NOT NULL,
     reason text NOT NULL,
     override_cooldown boolean NOT NULL DEFAULT false,
+    workloads text[] NOT NULL DEFAULT '{}',
     outcome text NOT NULL,
     command_id uuid,
     answer text NOT NULL,
@@ -194,10 +195,11 @@ COMMENT ON TABLE process_requests IS 'What people asked for by hand; the same id
 COMMENT ON COLUMN process_requests.cluster_id IS 'Cluster of the node';
 COMMENT ON COLUMN process_requests.request_id IS 'The caller''s own id';
 COMMENT ON COLUMN process_requests.node_name IS 'Node that was named';
-COMMENT ON COLUMN process_requests.action IS 'mark, evict, release or notify';
+COMMENT ON COLUMN process_requests.action IS 'mark, evict, release, notify or restart';
 COMMENT ON COLUMN process_requests.caller IS 'Who asked';
 COMMENT ON COLUMN process_requests.reason IS 'Why they asked';
 COMMENT ON COLUMN process_requests.override_cooldown IS 'They waived the cooldown';
+COMMENT ON COLUMN process_requests.workloads IS 'What a restart is of, as kind/namespace/name; empty for all else';
 COMMENT ON COLUMN process_requests.outcome IS 'accepted, already_done, no_such_node, blocked or invalid';
 COMMENT ON COLUMN process_requests.command_id IS 'The command that came of it';
 COMMENT ON COLUMN process_requests.answer IS 'What was answered, with the arithmetic';

@@ -294,7 +294,8 @@ impl Command {
     pub fn action(&self) -> Action {
         let rank = |step: &Step| match step {
             Step::Release { .. } => Action::Release,
-            Step::Drain(_) | Step::RestartWorkload { .. } => Action::Evict,
+            Step::Drain(_) => Action::Evict,
+            Step::RestartWorkload { .. } => Action::Restart,
             Step::Mark { .. } => Action::Mark,
             Step::Notify { .. } => Action::Notify,
         };
@@ -304,7 +305,7 @@ impl Command {
     /// Whether it can do harm: a release and an Event cannot.
     #[must_use]
     pub fn harmful(&self) -> bool {
-        matches!(self.action(), Action::Mark | Action::Evict)
+        matches!(self.action(), Action::Mark | Action::Restart | Action::Evict)
     }
 
     /// Whether it changes the node or what runs on it, or undoes that: all but an Event.
@@ -344,6 +345,16 @@ pub enum Error {
     Steps {
         /// How many there are.
         count: usize,
+    },
+    /// More of something than one command may hold.
+    #[error("command has {count} {field}, at most {max} are allowed")]
+    TooMany {
+        /// What of.
+        field: &'static str,
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: usize,
     },
     /// A step that this version does not know.
     #[error("command has a step that this version does not know, at {index}")]

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod state_digest;
 pub mod time;
 pub mod words;
+pub mod workload;
 
 /// Generated from `gpuheal/link/v1/*.proto`: the stream between hub and spoke.
 pub mod link {

@@ -19,6 +19,9 @@ pub const ENVELOPE_BYTES_MAX: usize = 64 << 10;
 pub const SIGNATURES_MAX: usize = 8;
 /// Steps of one command.
 pub const STEPS_MAX: usize = 16;
+/// Workloads of one restart: each is named in 368 bytes at most (kind 11, namespace 63, name 253, UID 36, with what stands between), so
+/// 16 make 6 KiB, inside [`ENVELOPE_BYTES_MAX`].
+pub const WORKLOADS_MAX: usize = 16;
 /// Nodes in one part of a snapshot: at about 1.5 KiB each, 500 make 750 KiB, inside [`MESSAGE_BYTES_MAX`].
 pub const SNAPSHOT_NODES_MAX: usize = 500;
 /// Items of evidence in one message.

@@ -69,6 +69,8 @@ words!(
         Notify = "notify",
         /// Label and taint.
         Mark = "mark",
+        /// Restart workloads by their templates.
+        Restart = "restart",
         /// Mark, then evict GPU pods.
         Evict = "evict",
         /// Undo exactly what we did.

@@ -94,7 +94,7 @@ pub struct HealActionSpec {
     pub gpu: String,
     /// Most far-reaching step: notify, mark, evict or release.
     #[serde(default)]
-    #[schemars(extend("enum" = ["", "notify", "mark", "evict", "release"]))]
+    #[schemars(extend("enum" = ["", "notify", "mark", "restart", "evict", "release"]))]
     pub action: String,
     /// The incident.
     #[serde(default)]

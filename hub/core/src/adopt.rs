@@ -69,10 +69,10 @@ pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentCha
     })
 }
 
-/// What an incident does whose command this is. An Event changes nothing that would have to be undone.
+/// What an incident does whose command this is. Neither an Event nor a rollout changes anything that would have to be undone.
 const fn under_way(action: Action) -> Option<IncidentState> {
     match action {
-        Action::Notify => None,
+        Action::Notify | Action::Restart => None,
         Action::Mark => Some(IncidentState::Quarantining),
         Action::Evict => Some(IncidentState::Draining),
         Action::Release => Some(IncidentState::Releasing),

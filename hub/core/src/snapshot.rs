@@ -9,6 +9,7 @@ use gpuheal_proto::{
     ids::{ClusterId, CommandId, FaultKey, IncidentId},
     time::Timestamp,
     words::{Action, Level},
+    workload::Workload,
 };
 use serde::{Deserialize, Serialize};
 
@@ -326,4 +327,7 @@ pub struct Request {
     pub caller: String,
     /// An explicit waiver of the cooldown.
     pub ignore_cooldown: bool,
+    /// What a restart is of, at most [`gpuheal_proto::limits::WORKLOADS_MAX`].
+    #[serde(default)]
+    pub workloads: Vec<Workload>,
 }

@@ -126,6 +126,18 @@ pub(crate) fn snapshot(faults: Vec<KnownFault>) -> Snapshot {
     }
 }
 
+/// Somebody asks, and waives nothing.
+pub(crate) fn request(action: Action) -> Request {
+    Request {
+        id: "r".into(),
+        action,
+        reason: "because".into(),
+        caller: "someone".into(),
+        ignore_cooldown: false,
+        workloads: vec![],
+    }
+}
+
 pub(crate) fn incident_id(n: u8) -> IncidentId {
     IncidentId::from_uuid(uuid_v7(at(-60), &[n; 32]))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use gpuheal_proto::ids::ClusterId;
+use gpuheal_proto::{ids::ClusterId, workload::Workload};
 
 /// Heading of what says where the hub is: told apart from what a verb itself takes.
 const CONNECTION: &str = "Connection";
@@ -108,6 +108,9 @@ pub enum Verb {
         /// What to do
         #[arg(long, value_enum)]
         action: ProcessAction,
+        /// What to restart: deployment/NAMESPACE/NAME, or a statefulset or daemonset; may be repeated
+        #[arg(long, value_name = "KIND/NAMESPACE/NAME", required_if_eq("action", "restart"))]
+        workload: Vec<Workload>,
         /// Act although a cooldown runs
         #[arg(long)]
         override_cooldown: bool,
@@ -190,6 +193,8 @@ pub enum ProcessAction {
     Release,
     /// Post an Event
     Notify,
+    /// Roll out workloads anew, named by --workload
+    Restart,
 }
 
 impl ProcessAction {
@@ -201,6 +206,7 @@ impl ProcessAction {
             Self::Evict => "evict",
             Self::Release => "release",
             Self::Notify => "notify",
+            Self::Restart => "restart",
         }
     }
 }

@@ -22,6 +22,9 @@ pub(crate) fn check(verb: &Verb) -> Result<(), Error> {
     match verb {
         Verb::Explain { node: Some(_), cluster: None, .. } => Err(Error::NoCluster),
         Verb::Explain { node: None, incident: None, fault: None, .. } => Err(Error::NothingToExplain),
+        Verb::Process { action, workload, .. } if *action != ProcessAction::Restart && !workload.is_empty() => {
+            Err(Error::NoRestart { action: action.as_str() })
+        }
         _ => Ok(()),
     }
 }
@@ -46,10 +49,12 @@ pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -
             printer.explain(&answer)?;
             Ok(true)
         }
-        Verb::Process { node, action, override_cooldown, request } => {
-            process(channel, printer, node, *action, request, *override_cooldown).await
+        Verb::Process { node, action, workload, override_cooldown, request } => {
+            let workloads = workload.iter().map(ToString::to_string).collect();
+            let asked = ProcessRequest { override_cooldown: *override_cooldown, workloads, ..by_hand(node, *action, request) };
+            process(channel, printer, asked).await
         }
-        Verb::Release { node, request } => process(channel, printer, node, ProcessAction::Release, request, false).await,
+        Verb::Release { node, request } => process(channel, printer, by_hand(node, ProcessAction::Release, request)).await,
         Verb::Stop { reason } => {
             let request = StopFleetRequest { reason: reason.clone() };
             let answer = CommandServiceClient::new(channel).stop_fleet(request).await?.into_inner();
@@ -67,22 +72,19 @@ pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -
     }
 }
 
-async fn process(
-    channel: Channel,
-    printer: &mut Printer,
-    node: &str,
-    action: ProcessAction,
-    request: &Request,
-    override_cooldown: bool,
-) -> Result<bool, Error> {
-    let request = ProcessRequest {
+/// What is asked for, with nothing waived.
+fn by_hand(node: &str, action: ProcessAction, request: &Request) -> ProcessRequest {
+    ProcessRequest {
         request_id: request.request_id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
         cluster_id: request.cluster.to_string(),
         node: node.to_owned(),
         action: action.as_str().to_owned(),
         reason: request.reason.clone(),
-        override_cooldown,
-    };
+        ..ProcessRequest::default()
+    }
+}
+
+async fn process(channel: Channel, printer: &mut Printer, request: ProcessRequest) -> Result<bool, Error> {
     let answer = CommandServiceClient::new(channel).process(request).await?.into_inner();
     let met = matches!(answer.outcome.as_str(), "accepted" | "repeated");
     printer.process(&answer)?;
@@ -98,6 +100,12 @@ pub(crate) enum Error {
     /// Nothing named.
     #[error("explain what? name a node with --cluster ID, or give --incident ID or --fault KEY")]
     NothingToExplain,
+    /// Workloads of what is none of theirs.
+    #[error("--workload is for --action restart: {action} is of the node")]
+    NoRestart {
+        /// What was asked.
+        action: &'static str,
+    },
     /// The hub said no.
     #[error("{}", advice(.0))]
     Refused(Box<Status>),
@@ -123,7 +131,7 @@ impl From<Status> for Error {
 impl Error {
     /// Wrong use rather than a failure.
     pub(crate) const fn usage(&self) -> bool {
-        matches!(self, Self::NoCluster | Self::NothingToExplain)
+        matches!(self, Self::NoCluster | Self::NothingToExplain | Self::NoRestart { .. })
     }
 }
 

@@ -155,7 +155,9 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
             "budget": decision.budget,
             "cooldown": decision.cooldown,
             "notices": decision.notify,
-            "request": snapshot.request.as_ref().map(|request| json!({"id": request.id, "action": request.action, "reason": request.reason})),
+            "request": snapshot.request.as_ref().map(|request| json!({
+                "id": request.id, "action": request.action, "reason": request.reason, "workloads": request.workloads,
+            })),
             "answer": decision.request,
             "policy_revision": policy.revision,
             "policy_digest": policy.digest,

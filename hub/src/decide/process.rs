@@ -5,7 +5,9 @@ use gpuheal_hub_core::{decide::RequestOutcome, snapshot::Request};
 use gpuheal_proto::{
     bytes_text::clip,
     ids::{ClusterId, CommandId, ReplicaId},
+    limits::WORKLOADS_MAX,
     words::Action,
+    workload::Workload,
 };
 use serde_json::json;
 use sqlx::PgPool;
@@ -47,6 +49,8 @@ pub struct ManualRequest {
     pub caller: String,
     /// They waive the cooldown.
     pub override_cooldown: bool,
+    /// What a restart is of, as they wrote it; of any other action nothing.
+    pub workloads: Vec<String>,
 }
 
 /// What became of it, in a word.
@@ -89,13 +93,18 @@ pub(super) async fn process_of(
     request: &ManualRequest,
     session: Option<&(ReplicaId, u64)>,
 ) -> Result<Answer, Error> {
+    let invalid = |reason| Ok(Answer { outcome: Outcome::Invalid, command: None, reason });
     if let Some(why) = nonsense(request) {
-        return Ok(Answer { outcome: Outcome::Invalid, command: None, reason: why });
+        return invalid(why);
     }
-    let mut outcome = once(pool, request, session).await;
+    let workloads = match workloads(request) {
+        Ok(workloads) => workloads,
+        Err(why) => return invalid(why),
+    };
+    let mut outcome = once(pool, request, &workloads, session).await;
     for _ in 1..ATTEMPTS {
         match &outcome {
-            Err(error) if error.transient() => outcome = once(pool, request, session).await,
+            Err(error) if error.transient() => outcome = once(pool, request, &workloads, session).await,
             Ok(_) | Err(_) => break,
         }
     }
@@ -121,7 +130,35 @@ fn nonsense(request: &ManualRequest) -> Option<String> {
     named.iter().find(|(_, text)| text.is_empty()).map(|(field, _)| format!("{field}: it is empty"))
 }
 
-async fn once(pool: &PgPool, request: &ManualRequest, session: Option<&(ReplicaId, u64)>) -> Result<Answer, Error> {
+/// What is to be restarted, each once.
+fn workloads(request: &ManualRequest) -> Result<Vec<Workload>, String> {
+    let named = &request.workloads;
+    match (request.action, named.len()) {
+        (Action::Restart, 0) => return Err("workloads: a restart needs one, as kind/namespace/name".to_owned()),
+        (Action::Restart, count) if count > WORKLOADS_MAX => {
+            return Err(format!("workloads: there are {count}, at most {WORKLOADS_MAX} are restarted by one request"));
+        }
+        (Action::Notify | Action::Mark | Action::Evict | Action::Release, 1..) => {
+            return Err(format!("workloads: only a restart is of workloads, {} is of the node", request.action));
+        }
+        (Action::Notify | Action::Mark | Action::Restart | Action::Evict | Action::Release, _) => {}
+    }
+    let mut workloads: Vec<Workload> = Vec::with_capacity(named.len());
+    for text in named {
+        let workload = Workload::parse(text).map_err(|error| format!("workloads: {error}"))?;
+        if !workloads.contains(&workload) {
+            workloads.push(workload);
+        }
+    }
+    Ok(workloads)
+}
+
+async fn once(
+    pool: &PgPool,
+    request: &ManualRequest,
+    workloads: &[Workload],
+    session: Option<&(ReplicaId, u64)>,
+) -> Result<Answer, Error> {
     let mut tx = pool.begin().await.label("process.begin")?;
     let cluster = &request.cluster;
     session_hold(&mut tx, cluster, session).await?;
@@ -148,6 +185,7 @@ async fn once(pool: &PgPool, request: &ManualRequest, session: Option<&(ReplicaI
         reason: request.reason.clone(),
         caller: request.caller.clone(),
         ignore_cooldown: request.override_cooldown,
+        workloads: workloads.to_vec(),
     };
     let decision = bench.judge(&mut tx, &node, Some(asked)).await?;
     let (word, answer) = answer(decision.and_then(|decision| decision.request));
@@ -176,7 +214,9 @@ fn answer(outcome: Option<RequestOutcome>) -> (&'static str, Answer) {
 
 /// The first answer again: accepted then is repeated now.
 fn again(request: &ManualRequest, before: Answered) -> Answer {
-    if before.node_name != request.node || before.action != request.action.as_str() {
+    let same =
+        before.node_name == request.node && before.action == request.action.as_str() && before.workloads == request.workloads;
+    if !same {
         let reason = format!("request_id: {} was used before, to {} node {}", request.request_id, before.action, before.node_name);
         return Answer { outcome: Outcome::Invalid, command: None, reason };
     }
@@ -197,6 +237,7 @@ async fn keep(conn: &mut sqlx::PgConnection, request: &ManualRequest, word: &str
         caller: &request.caller,
         reason: &request.reason,
         override_cooldown: request.override_cooldown,
+        workloads: &request.workloads,
         outcome: word,
         command: answer.command,
         answer: &answer.reason,

@@ -25,6 +25,7 @@ pub async fn process_from_spoke(
         Ok(link::ProcessAction::Evict) => Some(Action::Evict),
         Ok(link::ProcessAction::Release) => Some(Action::Release),
         Ok(link::ProcessAction::Notify) => Some(Action::Notify),
+        Ok(link::ProcessAction::Restart) => Some(Action::Restart),
         Ok(link::ProcessAction::Unspecified) | Err(_) => None,
     };
     let answer = match action {
@@ -37,6 +38,7 @@ pub async fn process_from_spoke(
                 reason: request.reason,
                 caller: format!("spoke/{cluster}/{}", request.caller),
                 override_cooldown: false,
+                workloads: request.workloads,
             };
             process_of(pool, &manual, session.as_ref()).await?
         }
@@ -74,6 +76,7 @@ pub async fn process_by_user(pool: &PgPool, user: &str, request: fleet::ProcessR
                 reason: request.reason,
                 caller: format!("user/{user}"),
                 override_cooldown: request.override_cooldown,
+                workloads: request.workloads,
             };
             process(pool, &manual).await?
         }
@@ -94,5 +97,9 @@ pub async fn process_by_user(pool: &PgPool, user: &str, request: fleet::ProcessR
 }
 
 fn unknown_action() -> Answer {
-    Answer { outcome: Outcome::Invalid, command: None, reason: "action: it must be mark, evict, release or notify".to_owned() }
+    Answer {
+        outcome: Outcome::Invalid,
+        command: None,
+        reason: "action: it must be mark, evict, release, notify or restart".to_owned(),
+    }
 }

@@ -115,7 +115,7 @@ fn verdict(row: &Told) -> Option<v1::Verdict> {
 /// The word that the spoke counts by: a command is an act, whatever the incident waits for next.
 fn word(outcome: &str, state: IncidentState) -> Option<&'static str> {
     match Action::parse(outcome) {
-        Some(Action::Mark | Action::Evict | Action::Notify) => return Some("acted"),
+        Some(Action::Mark | Action::Evict | Action::Restart | Action::Notify) => return Some("acted"),
         Some(Action::Release) => return None,
         None => {}
     }

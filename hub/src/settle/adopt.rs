@@ -55,8 +55,8 @@ pub(super) async fn adopt(
             return Ok(None);
         }
     };
-    // Nothing of an Event stands: its node need not be held for it.
-    if command.action() == Action::Notify {
+    // Nothing of an Event stands, nor of a rollout: their node need not be held for them.
+    if matches!(command.action(), Action::Notify | Action::Restart) {
         return Ok(None);
     }
     let node = command.target.node.uid.clone();

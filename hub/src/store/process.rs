@@ -14,6 +14,8 @@ pub struct Answered {
     pub action: String,
     /// accepted, already_done, no_such_node, blocked or invalid.
     pub outcome: String,
+    /// What a restart was to be of.
+    pub workloads: Vec<String>,
     command_id: Option<uuid::Uuid>,
     /// What was answered.
     pub answer: String,
@@ -42,6 +44,8 @@ pub struct NewAnswer<'a> {
     pub reason: &'a str,
     /// They waived the cooldown.
     pub override_cooldown: bool,
+    /// What a restart is of.
+    pub workloads: &'a [String],
     /// In a word.
     pub outcome: &'a str,
     /// The command that came of it.
@@ -56,7 +60,7 @@ pub struct NewAnswer<'a> {
 /// When the database fails.
 pub async fn process_load(conn: &mut PgConnection, cluster: &ClusterId, request_id: &str) -> Result<Option<Answered>, Error> {
     sqlx::query_as(
-        "SELECT node_name, action, outcome, command_id, answer FROM process_requests WHERE cluster_id = $1 AND request_id = $2",
+        "SELECT node_name, action, workloads, outcome, command_id, answer FROM process_requests WHERE cluster_id = $1 AND request_id = $2",
     )
     .bind(cluster.as_str())
     .bind(request_id)
@@ -71,8 +75,8 @@ pub async fn process_load(conn: &mut PgConnection, cluster: &ClusterId, request_
 /// When a request of that id is there already.
 pub async fn process_insert(conn: &mut PgConnection, cluster: &ClusterId, new: NewAnswer<'_>) -> Result<(), Error> {
     sqlx::query(
-        "INSERT INTO process_requests (cluster_id, request_id, node_name, action, caller, reason, override_cooldown, outcome, command_id, answer) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        "INSERT INTO process_requests (cluster_id, request_id, node_name, action, caller, reason, override_cooldown, workloads, outcome, command_id, \
+         answer) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     )
     .bind(cluster.as_str())
     .bind(new.request_id)
@@ -81,6 +85,7 @@ pub async fn process_insert(conn: &mut PgConnection, cluster: &ClusterId, new: N
     .bind(new.caller)
     .bind(new.reason)
     .bind(new.override_cooldown)
+    .bind(new.workloads)
     .bind(new.outcome)
     .bind(new.command.map(CommandId::uuid))
     .bind(new.answer)

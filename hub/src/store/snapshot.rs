@@ -217,7 +217,7 @@ async fn story(
          n.unschedulable_by, n.labelled, n.tainted, n.cordoned_by_us, n.mark_incident_id, n.plan_revision, n.plan_rev_issued, n.opted_out, \
          n.foreign_markers, n.state_as_of, n.gone_at, \
          CASE WHEN n.labelled OR n.tainted OR n.cordoned_by_us THEN (SELECT max(m.state_at) FROM commands m \
-           WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.action <> 'notify') END AS written_at, \
+           WHERE m.cluster_id = $1 AND m.node_uid = $2 AND m.action NOT IN ('notify', 'restart')) END AS written_at, \
          i.incident_id, i.level, i.manual, i.state, i.state_at, i.reason, i.decision_no, i.policy_revision, i.opened_at, \
          EXISTS (SELECT FROM holds h WHERE h.cluster_id = $1 AND h.node_uid = $2) AS held, \
          ARRAY (SELECT DISTINCT encode(f.fault_key, 'hex') FROM incident_faults f WHERE f.cluster_id = i.cluster_id \

@@ -147,6 +147,7 @@ async fn evidence_settings_gaps_requests_and_faults_are_answered_or_kept() {
         action: v1::ProcessAction::Mark.into(),
         reason: "\0".into(),
         caller: "\0".into(),
+        ..Default::default()
     };
     replica.send(Up::Process(request)).await;
     let answer =

@@ -17,6 +17,7 @@ mod policy;
 mod pooled;
 mod pruning;
 mod questions;
+mod restarting;
 mod settling;
 mod signing;
 mod stopping;

@@ -53,6 +53,7 @@ fn evict(id: &str) -> v1::Process {
         action: v1::ProcessAction::Evict.into(),
         reason: "by hand".into(),
         caller: "webhook".into(),
+        ..Default::default()
     }
 }
 

@@ -253,5 +253,6 @@ pub(crate) fn request(id: &str, n: u32, action: Action) -> ManualRequest {
         reason: "test".into(),
         caller: "user/tester".into(),
         override_cooldown: false,
+        workloads: vec![],
     }
 }

@@ -70,6 +70,19 @@ fn an_unspecified_deadline_outcome_is_refused_and_never_a_default() {
 }
 
 #[test]
+fn a_restart_is_harm_of_its_own_and_names_no_more_workloads_than_fit() {
+    let mut command = command();
+    let owners = |n: usize| (0..n).map(|i| format!("deployment/ml/web-{i}")).collect();
+    command.steps = vec![Step::RestartWorkload { owners: owners(limits::WORKLOADS_MAX) }];
+    assert!(command.harmful() && !command.writes_node());
+    assert_eq!(command.action(), Action::Restart);
+    assert_eq!(Command::try_from(v1::CommandBody::from(&command)).unwrap(), command);
+    command.steps = vec![Step::RestartWorkload { owners: owners(limits::WORKLOADS_MAX + 1) }];
+    let refused = Command::try_from(v1::CommandBody::from(&command));
+    assert_eq!(refused, Err(Error::TooMany { field: "workloads", count: 17, max: 16 }));
+}
+
+#[test]
 fn a_release_is_not_harmful() {
     let mut command = command();
     command.steps = vec![Step::Release { undo: Undo::default() }];

@@ -62,9 +62,15 @@ fn step_from(index: usize, step: v1::Step) -> Result<Step, Error> {
         Wire::Notify(notify) => Step::Notify { message: notify.message },
         Wire::Mark(mark) => Step::Mark { label: mark.label, taint: mark.taint, cordon: mark.cordon },
         Wire::Drain(drain) => Step::Drain(drain.try_into()?),
-        Wire::RestartWorkload(restart) => Step::RestartWorkload { owners: restart.owners },
+        Wire::RestartWorkload(restart) => {
+            Step::RestartWorkload { owners: at_most(limits::WORKLOADS_MAX, "workloads", restart.owners)? }
+        }
         Wire::Release(release) => Step::Release { undo: release.undo.unwrap_or_default().try_into()? },
     })
+}
+
+fn at_most<T>(max: usize, field: &'static str, all: Vec<T>) -> Result<Vec<T>, Error> {
+    if all.len() > max { Err(Error::TooMany { field, count: all.len(), max }) } else { Ok(all) }
 }
 
 fn span(ms: u32) -> Duration {

@@ -168,6 +168,10 @@ impl Config {
         if let Some((key, _)) = self.ceiling.protected_labels.iter().find(protects) {
             return over(format!("the node carries {key}, which the ceiling protects"));
         }
+        // A rollout takes no node out.
+        if action == Action::Restart {
+            return Ok(());
+        }
         match self.nodes_out(out.gpu_nodes) {
             Some(limit) if out.others >= limit && !out.target => {
                 over(format!("{} of {} GPU nodes are out, the ceiling allows {limit}", out.others, out.gpu_nodes))
@@ -182,8 +186,8 @@ impl Config {
             Action::Notify => Mode::Notify,
             Action::Mark => Mode::Mark,
             // An approval is not in the signed bytes: under `approve` only what a person asked for by hand passes.
-            Action::Evict if level == MANUAL => Mode::Approve,
-            Action::Evict => Mode::Heal,
+            Action::Restart | Action::Evict if level == MANUAL => Mode::Approve,
+            Action::Restart | Action::Evict => Mode::Heal,
             Action::Release => return None,
         };
         if action == Action::Notify && !self.actions.notify {

@@ -2,7 +2,11 @@
 //! taken up again is the same rollout and not a second one. Bound to the UID that was read. What does not restart by its
 //! template is not touched, and named: a template changed in silence would restart at a moment that nobody chose.
 
-use gpuheal_proto::{ids::CommandId, kubernetes::FIELD_MANAGER};
+use gpuheal_proto::{
+    ids::CommandId,
+    kubernetes::FIELD_MANAGER,
+    workload::{Workload, WorkloadKind},
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::{
     Api,
@@ -22,42 +26,12 @@ use crate::events::Kind;
 /// On the pod template; its value is the command's id.
 pub const RESTARTED_BY: &str = "gpu-selfhealing.io/restarted-by";
 
-/// A workload as the plan names it: `kind/namespace/name`, or `kind/namespace/name/uid` where that one is meant and no
-/// other of its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Owner<'a> {
-    kind: String,
-    namespace: &'a str,
-    name: &'a str,
-    uid: Option<&'a str>,
-}
-
-impl<'a> Owner<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let parts: Vec<&str> = text.split('/').collect();
-        let (kind, namespace, name, uid) = match parts[..] {
-            [kind, namespace, name] => (kind, namespace, name, None),
-            [kind, namespace, name, uid] => (kind, namespace, name, Some(uid)),
-            _ => return None,
-        };
-        let whole = [kind, namespace, name, uid.unwrap_or("?")].iter().all(|part| !part.is_empty());
-        whole.then(|| Self { kind: kind.to_ascii_lowercase(), namespace, name, uid })
-    }
-
-    /// The kinds that have a pod template and a controller that rolls it out.
-    fn resource(&self) -> Option<ApiResource> {
-        match self.kind.as_str() {
-            "deployment" => Some(ApiResource::erase::<Deployment>(&())),
-            "statefulset" => Some(ApiResource::erase::<StatefulSet>(&())),
-            "daemonset" => Some(ApiResource::erase::<DaemonSet>(&())),
-            _ => None,
-        }
-    }
-}
-
-impl std::fmt::Display for Owner<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+/// The kinds that have a pod template and a controller that rolls it out.
+fn resource(kind: WorkloadKind) -> ApiResource {
+    match kind {
+        WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
+        WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
+        WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
     }
 }
 
@@ -76,13 +50,16 @@ enum Verdict {
 pub(super) async fn restart(run: &mut Run<'_>, owners: &[String]) -> Result<String, Halt> {
     let (mut done, mut gone, mut left) = (0, 0, Vec::new());
     for text in owners {
-        let Some(owner) = Owner::parse(text) else {
-            left.push(format!("{text:?} is not kind/namespace/name"));
-            continue;
+        let workload = match Workload::parse(text) {
+            Ok(workload) => workload,
+            Err(error) => {
+                left.push(error.to_string());
+                continue;
+            }
         };
-        match one(run, &owner).await? {
+        match one(run, &workload).await? {
             Some(Verdict::Restart | Verdict::Done) => done += 1,
-            Some(Verdict::Left(why)) => left.push(format!("{owner} {why}")),
+            Some(Verdict::Left(why)) => left.push(format!("{workload} {why}")),
             None => gone += 1,
         }
     }
@@ -100,17 +77,19 @@ pub(super) async fn restart(run: &mut Run<'_>, owners: &[String]) -> Result<Stri
 }
 
 /// Nothing when it is gone: what owned the pods does not any more.
-async fn one(run: &Run<'_>, owner: &Owner<'_>) -> Result<Option<Verdict>, Halt> {
+async fn one(run: &Run<'_>, owner: &Workload) -> Result<Option<Verdict>, Halt> {
     let left = |why: String| Ok(Some(Verdict::Left(why)));
-    let Some(resource) = owner.resource() else { return left("cannot be restarted by its template".to_owned()) };
-    if !run.ctx.config().namespace_allowed(owner.namespace) {
-        return left(format!("stays: the cluster's ceiling does not allow namespace {}", owner.namespace));
+    if !run.ctx.config().namespace_allowed(owner.namespace()) {
+        return left(format!("stays: the cluster's ceiling does not allow namespace {}", owner.namespace()));
     }
-    let api: Api<DynamicObject> = Api::namespaced_with(run.ctx.kube.client(), owner.namespace, &resource);
+    let resource = resource(owner.kind());
+    let api: Api<DynamicObject> = Api::namespaced_with(run.ctx.kube.client(), owner.namespace(), &resource);
     for attempt in 0..ATTEMPTS_MAX {
-        let Some(object) = run.ctx.kube.call("get workload", api.get_opt(owner.name)).await.map_err(halt)? else { return Ok(None) };
+        let Some(object) = run.ctx.kube.call("get workload", api.get_opt(owner.name())).await.map_err(halt)? else {
+            return Ok(None);
+        };
         let uid = object.metadata.uid.unwrap_or_default();
-        if owner.uid.is_some_and(|meant| meant != uid) {
+        if owner.uid().is_some_and(|meant| meant != uid) {
             return Ok(None);
         }
         match verdict(&object.data, &run.command.id.to_string()) {
@@ -120,7 +99,7 @@ async fn one(run: &Run<'_>, owner: &Owner<'_>) -> Result<Option<Verdict>, Halt> 
         run.guard.pass().await?;
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch(&uid, &run.command.id.to_string()));
-        match run.ctx.kube.effect("restart", api.patch(owner.name, &params, &patch)).await {
+        match run.ctx.kube.effect("restart", api.patch(owner.name(), &params, &patch)).await {
             Ok(_) => return Ok(Some(Verdict::Restart)),
             Err(error) if error.not_found() => return Ok(None),
             Err(error) if error.conflict() || error.unsent() => pause(attempt).await,
@@ -160,17 +139,6 @@ mod tests {
     use gpuheal_proto::{ids::uuid_v7, time::Timestamp};
 
     use super::*;
-
-    #[test]
-    fn an_owner_is_kind_namespace_and_name_and_may_say_which_of_that_name() {
-        let owner = Owner::parse("Deployment/ml/web").unwrap();
-        assert_eq!((owner.to_string().as_str(), owner.uid), ("deployment ml/web", None));
-        assert_eq!(Owner::parse("deployment/ml/web/u1").unwrap().uid, Some("u1"));
-        for wrong in ["", "web", "ml/web", "deployment//web", "deployment/ml/web/", "deployment/ml/web/u1/x"] {
-            assert_eq!(Owner::parse(wrong), None, "{wrong:?}");
-        }
-        assert!(Owner::parse("job/ml/train").unwrap().resource().is_none(), "a Job has no rollout");
-    }
 
     #[test]
     fn what_was_restarted_by_this_command_or_a_later_one_is_not_again() {

@@ -10,7 +10,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use gpuheal_proto::{limits, link::v1};
+use gpuheal_proto::{limits, link::v1, workload::Workload};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
@@ -76,6 +76,7 @@ fn parse(body: &[u8]) -> Result<v1::Process, String> {
     let action = text(&mut fields, "action", 16)?.ok_or("action: missing")?;
     let reason = text(&mut fields, "reason", limits::REASON_BYTES_MAX)?.ok_or("reason: missing")?;
     let key = text(&mut fields, "idempotency_key", KEY_BYTES_MAX)?;
+    let workloads = texts(&mut fields, "workloads")?;
     if let Some(unknown) = fields.keys().next() {
         return Err(format!("{}: unknown field", gpuheal_proto::bytes_text::clip(unknown, 64)));
     }
@@ -84,10 +85,11 @@ fn parse(body: &[u8]) -> Result<v1::Process, String> {
         "evict" => v1::ProcessAction::Evict,
         "release" => v1::ProcessAction::Release,
         "notify" => v1::ProcessAction::Notify,
-        _ => return Err("action: expected mark, evict, release or notify".to_owned()),
+        "restart" => v1::ProcessAction::Restart,
+        _ => return Err("action: expected mark, evict, release, notify or restart".to_owned()),
     };
     let request_id = key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    Ok(v1::Process { request_id, node, action: action.into(), reason, caller: String::new() })
+    Ok(v1::Process { request_id, node, action: action.into(), reason, caller: String::new(), workloads })
 }
 
 fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result<Option<String>, String> {
@@ -98,6 +100,23 @@ fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(format!("{name}: expected text")),
     }
+}
+
+/// Workloads in their one spelling; whether the action takes any is the hub's to say.
+fn texts(fields: &mut Map<String, Value>, name: &str) -> Result<Vec<String>, String> {
+    let all = match fields.remove(name) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(all)) if all.len() <= limits::WORKLOADS_MAX => all,
+        Some(Value::Array(all)) => {
+            return Err(format!("{name}: {} of them, at most {} are allowed", all.len(), limits::WORKLOADS_MAX));
+        }
+        Some(_) => return Err(format!("{name}: expected a list of texts")),
+    };
+    let one = |value: Value| {
+        let text = value.as_str().ok_or_else(|| format!("{name}: expected a list of texts"))?;
+        Workload::parse(text).map(|workload| workload.to_string()).map_err(|error| format!("{name}: {error}"))
+    };
+    all.into_iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -117,10 +136,23 @@ mod tests {
             (r#"{"node":"n","action":"reboot","reason":"r"}"#, "action"),
             (r#"{"node":"n","action":"mark","reason":" "}"#, "reason"),
             (r#"{"node":"n","action":"mark","reason":"r","nod":"n"}"#, "nod"),
+            (r#"{"node":"n","action":"restart","reason":"r","workloads":"deployment/ml/web"}"#, "workloads: expected a list"),
+            (r#"{"node":"n","action":"restart","reason":"r","workloads":[1]}"#, "workloads: expected a list"),
+            (r#"{"node":"n","action":"restart","reason":"r","workloads":["job/ml/a"]}"#, "workloads: job/ml/a cannot be restarted"),
         ] {
             let error = parse(body.as_bytes()).unwrap_err();
             assert!(error.starts_with(field), "{body}: {error}");
         }
+    }
+
+    #[test]
+    fn a_restart_names_its_workloads_in_one_spelling() {
+        let body = br#"{"node":"n1","action":"restart","reason":"r","workloads":["Deployment/ml/web","daemonset/ml/agent"]}"#;
+        let process = parse(body).unwrap();
+        assert_eq!(
+            (process.action(), process.workloads),
+            (v1::ProcessAction::Restart, vec!["deployment/ml/web".into(), "daemonset/ml/agent".into()])
+        );
     }
 
     #[test]

@@ -128,7 +128,7 @@ const fn about(grant: Grant) -> &'static str {
         Grant::Notify => "Beside observe.yaml, for mode notify: Events on nodes.",
         Grant::Mark => "Beside notify.yaml, for mode mark: marks on nodes, and their release. Apply admission.yaml before it.",
         Grant::Heal => "Beside mark.yaml, for the modes approve and heal: evictions within the budgets.",
-        Grant::Restart => "Beside heal.yaml, for commands that restart workloads. Apply admission.yaml before it.",
+        Grant::Restart => "Beside heal.yaml, for restarts of workloads that people ask for. Apply admission.yaml before it.",
         Grant::PastBudgets => {
             "Beside heal.yaml, for drains that may pass a budget at their deadline because a person asked for it. Without it \
              such a pod stays and is named."

@@ -126,7 +126,7 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn cancel_harm(&mut self, reason: &str) {
-        for command in &self.progress.harmful_open {
+        for command in self.progress.harmful_open.iter().copied().chain(self.progress.restart_open) {
             self.decision.cancel.push(CancelCommand { id: command.id, reason: reason.to_owned() });
         }
     }

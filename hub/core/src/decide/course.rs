@@ -66,7 +66,7 @@ impl Case<'_> {
     /// Whether the trouble is over, or was never more than a record.
     fn ended(&mut self) -> bool {
         let Some(incident) = self.incident() else { return false };
-        let bare = !self.progress.marked() && self.progress.harmful_open.is_empty() && !hand::mark_seen(self.snapshot);
+        let bare = !self.progress.marked() && self.progress.nothing_open() && !hand::mark_seen(self.snapshot);
         if bare && self.file() {
             return true;
         }
@@ -117,6 +117,7 @@ impl Case<'_> {
         if !self.progress.harmful_open.is_empty() {
             return self.under_way();
         }
+        self.restart_under_way();
         if let Some(trouble) = self.progress.trouble().filter(|_| !self.others_first()) {
             self.decision.reasons.insert(0, trouble.clone());
             self.would("a person looks, then process evict or release".to_owned());
@@ -136,6 +137,15 @@ impl Case<'_> {
             return IncidentState::AwaitingApproval;
         }
         self.plan_harm(mark_needed, drain)
+    }
+
+    /// Nothing of the node waits for a restart, but a stop of the fleet calls it off too, and its end is looked for.
+    fn restart_under_way(&mut self) {
+        let Some(open) = self.progress.restart_open else { return };
+        if let Some(why) = &self.snapshot.cluster.fleet_stop {
+            self.cancel_harm(&format!("the fleet is stopped: {why}"));
+        }
+        self.again(self.now.after(RECHECK).max(open.finish_by.after(OVERDUE)));
     }
 
     fn under_way(&mut self) -> IncidentState {
@@ -235,7 +245,9 @@ impl Case<'_> {
             .snapshot
             .commands
             .iter()
-            .filter(|command| super::progress::void(command) && command.action > Action::Notify)
+            .filter(|command| {
+                super::progress::void(command) && matches!(command.action, Action::Mark | Action::Evict | Action::Release)
+            })
             .count();
         let doublings = u32::try_from(tries.saturating_sub(1)).unwrap_or(u32::MAX).min(4);
         let until = last.state_at.after((RETRY * 2_u32.pow(doublings)).min(RETRY_MAX));

@@ -58,6 +58,15 @@ pub(super) fn not_taken_over(cluster: &ClusterId) -> String {
     )
 }
 
+/// May something be done to what runs on this node, which stays in its place? The same but for the budgets, of nodes that are out.
+pub(super) fn admit_in_place(snapshot: &Snapshot, settings: &Settings, request: &Request, now: Timestamp) -> Result<(), Block> {
+    believed(snapshot, now)?;
+    allowed(snapshot, settings, now)?;
+    let incident = snapshot.incident.as_ref().map(|incident| incident.id);
+    cooled(snapshot, incident, Some(request), now)?;
+    rated(snapshot, settings, now)
+}
+
 /// Stops, and whether we know enough of the cluster at all.
 fn believed(snapshot: &Snapshot, now: Timestamp) -> Result<(), Block> {
     let cluster = &snapshot.cluster;
@@ -165,12 +174,19 @@ fn room(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Result<Pass
     let fleet = fleet.map_err(|why| no(format!("{why}{}", adopting(cluster.fleet_adopting))))?;
     let scope = format!("cluster {}", cluster.id);
     let ours = budgets.cluster.admit(&scope, cluster.gpu_nodes, cluster.out).map_err(no)?;
-    let slow = |scope: &str, at: Timestamp| Block::new(format!("rate of {scope} used up until {at}"), "time passes", at);
-    settings.rates.fleet.take(cluster.fleet_rate, now).map_err(|at| slow("the fleet", at))?;
-    settings.rates.cluster.take(cluster.rate, now).map_err(|at| slow(&scope, at))?;
+    rated(snapshot, settings, now)?;
     let budget = BudgetOp::Hold {
         cluster_allowed: budgets.cluster.allowed(cluster.gpu_nodes),
         fleet_allowed: budgets.fleet.allowed(cluster.fleet_gpu_nodes),
     };
     Ok(Pass { budget, takes_rate: true, words: vec![ours, fleet] })
+}
+
+/// How fast it may go, of the fleet and of the cluster.
+fn rated(snapshot: &Snapshot, settings: &Settings, now: Timestamp) -> Result<(), Block> {
+    let cluster = &snapshot.cluster;
+    let slow = |scope: &str, at: Timestamp| Block::new(format!("rate of {scope} used up until {at}"), "time passes", at);
+    settings.rates.fleet.take(cluster.fleet_rate, now).map_err(|at| slow("the fleet", at))?;
+    settings.rates.cluster.take(cluster.rate, now).map_err(|at| slow(&format!("cluster {}", cluster.id), at))?;
+    Ok(())
 }

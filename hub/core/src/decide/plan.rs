@@ -10,6 +10,7 @@ use gpuheal_proto::{
     kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY, TAINT_VALUE},
     time::Timestamp,
     words::Action,
+    workload::Workload,
 };
 
 use super::PlannedCommand;
@@ -67,7 +68,7 @@ impl Plan<'_> {
     fn times(&self, action: Action) -> Times {
         let (start, work) = match action {
             Action::Notify => (START_NOTIFY, MINUTE * 5),
-            Action::Mark => (START, MINUTE * 5),
+            Action::Mark | Action::Restart => (START, MINUTE * 5),
             Action::Evict => (START, self.settings.response.drain.deadline + MINUTE * 5),
             Action::Release => (START_RELEASE, MINUTE * 60),
         };
@@ -99,6 +100,11 @@ impl Plan<'_> {
     /// A drain that a person asked for by hand.
     pub(super) fn drain_by_hand(&self) -> Step {
         Step::Drain(self.settings.response.drain.clone())
+    }
+
+    /// One rollout of each; the spoke gives each template the command's own id, so that none is restarted twice.
+    pub(super) fn restart(workloads: &[Workload]) -> Step {
+        Step::RestartWorkload { owners: workloads.iter().map(ToString::to_string).collect() }
     }
 
     /// Undoes what the record says, and where there is none, what the cluster shows of ours.

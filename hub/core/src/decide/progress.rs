@@ -31,6 +31,8 @@ pub(super) struct Progress<'a> {
     pub(super) marking: Option<&'a KnownCommand>,
     /// Harmful commands that are not over.
     pub(super) harmful_open: Vec<&'a KnownCommand>,
+    /// The restart of workloads that is not over. It does nothing to the node, so that no plan waits for it; only another person's does.
+    pub(super) restart_open: Option<&'a KnownCommand>,
     /// The worst level that an Event was posted for, or is about to be.
     pub(super) told: Option<Level>,
     /// Commands whose Event came to nothing, oldest first.
@@ -56,6 +58,7 @@ pub(super) fn fold(snapshot: &Snapshot) -> Progress<'_> {
         release: Stage::None,
         marking: None,
         harmful_open: Vec::new(),
+        restart_open: None,
         told: None,
         untold: Vec::new(),
         came_to_nothing: None,
@@ -84,6 +87,9 @@ impl<'a> Progress<'a> {
             self.release_failed = matches!(self.release, Stage::None | Stage::Failed(_) | Stage::Unknown(_)).then_some(command);
             return;
         }
+        if has("restart") && !command.state.terminal() {
+            self.restart_open = Some(command);
+        }
         let (marks, drains) = (has("mark"), has("drain"));
         if !marks && !drains {
             return;
@@ -110,6 +116,11 @@ impl<'a> Progress<'a> {
         if effect(command) {
             self.first_effect_at = self.first_effect_at.or(Some(command.state_at));
         }
+    }
+
+    /// No command that does harm is under way, to the node or to what runs on it.
+    pub(super) fn nothing_open(&self) -> bool {
+        self.harmful_open.is_empty() && self.restart_open.is_none()
     }
 
     /// Something of ours is on the node as far as commands tell, or may be.

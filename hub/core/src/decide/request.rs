@@ -5,9 +5,10 @@ use gpuheal_proto::{
     command::Step,
     fault::GpuRef,
     words::{Action, Mode},
+    workload::Workload,
 };
 
-use super::{RequestOutcome, case::Case, guards, hand, judge::Judged, progress::Stage};
+use super::{RequestOutcome, case::Case, guards, hand, judge::Judged, plan::Plan, progress::Stage};
 use crate::{
     incident::IncidentState,
     snapshot::{KnownCommand, Request},
@@ -19,6 +20,7 @@ impl Case<'_> {
         let outcome = match request.action {
             Action::Release => self.asked_release(request),
             Action::Notify => self.asked_notify(request),
+            Action::Restart => self.asked_restart(request),
             Action::Mark | Action::Evict => self.asked_harm(request),
         };
         let done = matches!(outcome, RequestOutcome::Accepted { .. }) || self.decision.incident.is_some();
@@ -32,14 +34,14 @@ impl Case<'_> {
         let command = self.decision.commands.last().map(|command| command.id).or(open);
         self.decision.request = Some(match request.action {
             Action::Release => RequestOutcome::AlreadyDone { command, reason: "a release is under way".to_owned() },
-            Action::Notify | Action::Mark | Action::Evict => {
+            Action::Notify | Action::Mark | Action::Restart | Action::Evict => {
                 RequestOutcome::Blocked { reason: "a release is under way: ask again when it has ended".to_owned() }
             }
         });
     }
 
     fn words_of(request: &Request) -> String {
-        format!("{} asked for {}: {}", request.caller, request.action, request.reason)
+        format!("{} asked for {}{}: {}", request.caller, request.action, of_what(&request.workloads), request.reason)
     }
 
     fn accepted(&self) -> RequestOutcome {
@@ -137,6 +139,34 @@ impl Case<'_> {
         self.accepted()
     }
 
+    /// A rollout of what runs on the node, which itself is left as it is: no mark, no place in the budgets, no cooldown that would keep
+    /// a later fault of it waiting. Never by policy: which workload a restart would help no fault says.
+    fn asked_restart(&mut self, request: &Request) -> RequestOutcome {
+        if let Some(open) = self.progress.harmful_open.last().copied().or(self.progress.restart_open) {
+            return RequestOutcome::Blocked { reason: format!("{} is under way: ask again when it has ended", in_words(open)) };
+        }
+        let pass =
+            guards::admit_in_place(self.snapshot, self.settings, request, self.now).map_err(|block| (block.reason, block.would));
+        let allowed = self.mode_allows(true).map_err(|reason| (reason.clone(), reason));
+        if let Err((reason, would)) = allowed.and(pass) {
+            self.would(would);
+            return RequestOutcome::Blocked { reason };
+        }
+        let reason = Self::words_of(request);
+        self.decision.reasons.insert(0, reason.clone());
+        let mut words = self.words(&[], &reason);
+        words.level = "manual".to_owned();
+        words.ignore_cooldown = request.ignore_cooldown;
+        let told = self.settings.response.notify.then_some(Step::Notify { message: reason });
+        let steps = told.into_iter().chain([Plan::restart(&request.workloads)]).collect();
+        let command = self.plan().command(Action::Restart, steps, words, true);
+        self.again(command.times.finish_by);
+        self.send(command);
+        let state = self.incident().map_or(IncidentState::Recorded, |incident| incident.state);
+        self.stand_asked(state);
+        self.accepted()
+    }
+
     /// A command under way, or done, that does it already.
     fn already(&self, drains: bool) -> Option<RequestOutcome> {
         if let Some(open) = self.progress.harmful_open.last() {
@@ -176,6 +206,15 @@ impl Case<'_> {
     fn stand_asked(&mut self, state: IncidentState) {
         let manual = self.incident().is_none_or(|incident| incident.manual);
         self.stand(state, self.keys_merged(), manual);
+    }
+}
+
+/// Which workloads, the first by name: all of them are in the step.
+fn of_what(workloads: &[Workload]) -> String {
+    match workloads {
+        [] => String::new(),
+        [one] => format!(" of {one}"),
+        [first, others @ ..] => format!(" of {first} and {} more", others.len()),
     }
 }
 

@@ -16,6 +16,7 @@ mod back;
 mod drains;
 mod fleet;
 mod laws;
+mod restart;
 mod tell;
 
 fn state(decision: &Decision) -> IncidentState {
@@ -82,7 +83,7 @@ fn in_approve_a_persons_request_to_evict_is_the_yes_and_the_explanation_says_so(
     assert!(waits.would_change.iter().any(|line| line.contains("process n1 --cluster c1 --action evict")), "{waits:?}");
     let reason = "yes".to_owned();
     story.request =
-        Some(Request { id: "r".into(), action: Action::Evict, reason, caller: "user/x".into(), ignore_cooldown: false });
+        Some(Request { id: "r".into(), action: Action::Evict, reason, caller: "user/x".into(), ..request(Action::Evict) });
     let decision = decide(&story, &policy(Mode::Approve), now());
     assert_eq!((steps(&decision), state(&decision)), (vec!["notify", "mark", "drain"], IncidentState::Quarantining));
 }

@@ -114,6 +114,27 @@ async fn a_request_a_stop_and_a_release_by_hand_say_what_came_of_them() {
     assert!([0, 1].contains(&release.code) && !release.out.is_empty(), "{release:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_by_hand_is_among_the_commands_and_in_the_audit_with_what_it_is_of() {
+    let running = Running::start().await;
+    let policy = running.dir.path().join("policy.yaml");
+    std::fs::write(&policy, HEAL).unwrap();
+    running.run(&["policy", "apply", "-f", policy.to_str().unwrap()]).await;
+    running.healthy().await;
+    let workloads = ["--workload", "Deployment/ml/web", "--workload", "statefulset/ml/db"];
+    let ask = [&["process", NODE, "--cluster", "alpha", "--action", "restart", "--reason", "stuck"][..], &workloads].concat();
+    let asked = running.run(&ask).await;
+    assert_eq!(asked.code, 0, "{asked:?}");
+    let command = running.until(&["commands"], |command| command["action"] == "restart").await;
+    assert!(command["reason"].as_str().unwrap().contains("user/admin asked for restart of deployment/ml/web and 1 more: stuck"));
+    let steps: Vec<&str> = command["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["notify", "restart"]);
+    let incident = running.until(&["incidents"], |incident| incident["state"] == "recorded").await;
+    assert!(incident["reason"].as_str().unwrap().contains("asked for restart of"), "{incident}");
+    let audit = running.run(&["audit", "list", "--cluster", "alpha", "-o", "json"]).await;
+    assert!(audit.out.contains("statefulset/ml/db"), "{audit:?}");
+}
+
 /// Nothing in it steers the terminal.
 fn assert_shows_all(answer: &Answer) {
     assert!(!answer.out.contains(STEERING) && !answer.err.contains(STEERING), "{answer:?}");

@@ -7,7 +7,7 @@ use crate::running::{Running, program, run};
 #[tokio::test]
 async fn wrong_use_is_2_and_says_what_to_give() {
     let here = ["--hub", "https://127.0.0.1:1", "--identity", "/nowhere"];
-    let table: [(&[&str], &str); 14] = [
+    let table: [(&[&str], &str); 17] = [
         (&["clusters"], "--hub https://HOST:PORT"),
         (&["--hub", "https://127.0.0.1:1", "clusters"], "--identity DIR"),
         (&["--hub", "127.0.0.1:1", "--identity", "/nowhere", "clusters"], "write https://HOST:PORT"),
@@ -17,6 +17,15 @@ async fn wrong_use_is_2_and_says_what_to_give() {
         (&["nodes", "--cluster", "NOT AN ID"], "--cluster"),
         (&["stop"], "--reason"),
         (&["process", "n1", "--cluster", "alpha", "--action", "evict", "--reason", ""], "it is empty: say why"),
+        (&["process", "n1", "--cluster", "alpha", "--action", "restart", "--reason", "r"], "--workload"),
+        (
+            &["process", "n1", "--cluster", "alpha", "--action", "restart", "--reason", "r", "--workload", "job/ml/train"],
+            "cannot be restarted by its template",
+        ),
+        (
+            &["process", "n1", "--cluster", "alpha", "--action", "evict", "--reason", "r", "--workload", "deployment/ml/web"],
+            "--workload is for --action restart",
+        ),
         (&["release", "n1", "--cluster", "alpha", "--reason", "  "], "it is empty: say why"),
         (&["stop", "--reason", " "], "it is empty: say why"),
         (&["resume", "--reason", ""], "it is empty: say why"),

@@ -78,6 +78,15 @@ impl Running {
 
     /// Cluster alpha shows a node, which then has an Xid 79 by a decoded kernel line.
     pub(crate) async fn fault(&self) {
+        self.shown(vec![xid79()]).await;
+    }
+
+    /// Cluster alpha shows a node that has nothing.
+    pub(crate) async fn healthy(&self) {
+        self.shown(vec![]).await;
+    }
+
+    async fn shown(&self, faults: Vec<v1::Fault>) {
         let (pool, wake, stop) = (pool::connect(&self.database, 4).await.unwrap(), Wake::new(), CancellationToken::new());
         let (ingest, _committer) = Ingest::start(pool, wake, stop.clone());
         let part = v1::SnapshotPart { part: 1, parts: 1, nodes: vec![node()], config: None, sources: vec![source()] };
@@ -92,8 +101,10 @@ impl Running {
             body,
         };
         ingest.state(alpha(), state).await.unwrap();
-        let batch = v1::FaultBatch { stream_id: "stream-1".into(), first_seq: 1, faults: vec![xid79()] };
-        ingest.submit(alpha(), batch).await.unwrap();
+        let batch = v1::FaultBatch { stream_id: "stream-1".into(), first_seq: 1, faults };
+        if !batch.faults.is_empty() {
+            ingest.submit(alpha(), batch).await.unwrap();
+        }
         stop.cancel();
     }
 

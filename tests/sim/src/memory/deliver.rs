@@ -115,7 +115,7 @@ impl Memory {
             if self.mutations.has(Mutation::ResendAfterExpiry) {
                 view.deliver_by = view.deliver_by.after(std::time::Duration::from_secs(86_400));
             }
-            let harms = matches!(command.planned.action, Action::Mark | Action::Evict);
+            let harms = matches!(command.planned.action, Action::Mark | Action::Restart | Action::Evict);
             let of_before = harms && (command.hub_term < self.hub_term || !self.run_known());
             let (cancels, envelope) = match (is_due(&view, self.now), &command.cancel_envelope) {
                 (due::Due::Send(_), _) if of_before => continue,

@@ -79,10 +79,9 @@ impl Memory {
     }
 
     fn node_view(&self, cluster: &Cluster, row: &Node) -> snapshot::Node {
-        let written = cluster
-            .commands
-            .values()
-            .filter(|command| command.planned.node.uid == row.reference.uid && command.planned.action != Action::Notify);
+        let written = cluster.commands.values().filter(|command| {
+            command.planned.node.uid == row.reference.uid && !matches!(command.planned.action, Action::Notify | Action::Restart)
+        });
         let written_at = written.map(|command| command.state_at).max().filter(|_| marked(&row.mark));
         snapshot::Node {
             reference: row.reference.clone(),

@@ -8,7 +8,7 @@ fn clear(mut fault: KnownFault, since: i64) -> KnownFault {
 }
 
 fn asked(action: Action) -> Option<Request> {
-    Some(Request { id: "r1".into(), action, reason: "looks odd".into(), caller: "someone".into(), ignore_cooldown: false })
+    Some(Request { id: "r1".into(), action, reason: "looks odd".into(), caller: "someone".into(), ..request(Action::Evict) })
 }
 
 fn undo_of(cordon: bool) -> gpuheal_proto::command::Undo {

@@ -138,7 +138,7 @@ fn a_person_asks_for_the_whole_node_and_what_one_gpu_had_is_no_answer() {
         action,
         reason: "it goes to repair".into(),
         caller: "user/x".into(),
-        ignore_cooldown: false,
+        ..request(Action::Evict)
     };
     story.request = Some(request(Action::Evict));
     assert_eq!(asked(&story), [None]);

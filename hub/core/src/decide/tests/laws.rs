@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use gpuheal_proto::workload::Workload;
 
 fn faults() -> impl Strategy<Value = Vec<KnownFault>> {
     let class = proptest::sample::select(FaultClass::ALL.to_vec());
@@ -30,6 +31,7 @@ fn known_command() -> impl Strategy<Value = KnownCommand> {
         (Action::Mark, vec!["notify", "mark"]),
         (Action::Evict, vec!["mark", "drain"]),
         (Action::Evict, vec!["drain"]),
+        (Action::Restart, vec!["notify", "restart"]),
         (Action::Release, vec!["release"]),
     ];
     let states = proptest::sample::select(CommandState::ALL.to_vec());
@@ -73,6 +75,7 @@ fn stories() -> impl Strategy<Value = Snapshot> {
                 reason: "because".into(),
                 caller: "someone".into(),
                 ignore_cooldown: stop,
+                workloads: vec![Workload::parse("deployment/ml/web").unwrap()],
             });
             story
         },
