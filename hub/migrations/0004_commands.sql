@@ -29,6 +29,7 @@ CREATE TABLE commands (
     policy_digest text NOT NULL,
     fault_keys text[] NOT NULL DEFAULT '{}',
     ignore_cooldown boolean NOT NULL DEFAULT false,
+    others jsonb NOT NULL DEFAULT '{"markers_ignored": [], "automations": []}',
     steps_asked jsonb NOT NULL,
     cmd_seq bigint NOT NULL,
     plan_rev bigint NOT NULL,
@@ -109,6 +110,7 @@ COMMENT ON COLUMN commands.policy_revision IS 'Policy that led to it';
 COMMENT ON COLUMN commands.policy_digest IS 'Digest of that policy';
 COMMENT ON COLUMN commands.fault_keys IS 'Faults whose own fresh source must not have cleared them';
 COMMENT ON COLUMN commands.ignore_cooldown IS 'A person waived the cooldown';
+COMMENT ON COLUMN commands.others IS 'What policy says of others: marks that keep nobody off, field managers that are no persons';
 COMMENT ON COLUMN commands.steps_asked IS 'Its steps in order';
 COMMENT ON COLUMN commands.cmd_seq IS 'Number within the cluster';
 COMMENT ON COLUMN commands.plan_rev IS 'Number within the node: only a higher one may write to it';

@@ -50,6 +50,8 @@ pub struct Command {
     pub fault_keys: Vec<FaultKey>,
     /// A person's signed waiver of the cooldown.
     pub ignore_cooldown: bool,
+    /// What policy says of others who are at work on nodes.
+    pub others: Others,
     /// In order.
     pub steps: Vec<Step>,
 }
@@ -78,6 +80,16 @@ pub struct Target {
     pub gpu: Option<GpuRef>,
 }
 
+/// What policy says of others who are at work on nodes. Empty is the careful meaning: whatever mark of theirs keeps us off, and every
+/// hand on a node is a person's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Others {
+    /// Marks that keep us off nowhere, as they are told: `taint KEY` or `KEY=VALUE`. At most [`limits::MARKERS_IGNORED_MAX`].
+    pub markers_ignored: Vec<String>,
+    /// Field managers whose hand on a node is no person's order. At most [`limits::AUTOMATIONS_MAX`].
+    pub automations: Vec<String>,
+}
+
 /// One thing to do. Each can be undone or does no lasting harm, and each may be repeated with the same end.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
@@ -99,6 +111,7 @@ pub enum Step {
     /// Evict the node's GPU pods.
     Drain(Drain),
     /// Restart the owners' rollouts.
+    #[serde(rename = "restart")]
     RestartWorkload {
         /// `kind/namespace/name` of each.
         owners: Vec<String>,
@@ -354,6 +367,16 @@ pub enum Error {
         /// How many there are.
         count: usize,
         /// How many there may be.
+        max: usize,
+    },
+    /// A text beyond its limit.
+    #[error("command has {field} of {bytes} bytes, at most {max} are allowed")]
+    TooLong {
+        /// Which.
+        field: &'static str,
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
         max: usize,
     },
     /// A step that this version does not know.

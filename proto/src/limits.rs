@@ -22,6 +22,15 @@ pub const STEPS_MAX: usize = 16;
 /// Workloads of one restart: each is named in 368 bytes at most (kind 11, namespace 63, name 253, UID 36, with what stands between), so
 /// 16 make 6 KiB, inside [`ENVELOPE_BYTES_MAX`].
 pub const WORKLOADS_MAX: usize = 16;
+/// Marks of others that a policy may have ignored, and each command carries: 32 of [`MARKER_BYTES_MAX`] are 12 KiB, and with the automations'
+/// 4 KiB a quarter of [`ENVELOPE_BYTES_MAX`].
+pub const MARKERS_IGNORED_MAX: usize = 32;
+/// One such mark: a label's key of 317 bytes, `=`, and a value of 63.
+pub const MARKER_BYTES_MAX: usize = 384;
+/// Field managers that a policy may call automations, and each command carries.
+pub const AUTOMATIONS_MAX: usize = 32;
+/// A field manager's name, as long as Kubernetes takes it.
+pub const AUTOMATION_BYTES_MAX: usize = 128;
 /// Nodes in one part of a snapshot: at about 1.5 KiB each, 500 make 750 KiB, inside [`MESSAGE_BYTES_MAX`].
 pub const SNAPSHOT_NODES_MAX: usize = 500;
 /// Items of evidence in one message.

@@ -93,6 +93,7 @@ pub fn planned(command: &Command) -> PlannedCommand {
         reason: command.reason.clone(),
         fault_keys: command.fault_keys.clone(),
         ignore_cooldown: command.ignore_cooldown,
+        others: command.others.clone(),
         times: command.times,
         plan_rev: command.plan_rev,
         takes_rate: false,

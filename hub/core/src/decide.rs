@@ -2,7 +2,7 @@
 //! question has the same answer, live, in `explain`, and in a replay. Ids are derived from content.
 
 use gpuheal_proto::{
-    command::{Step, Times},
+    command::{Others, Step, Times},
     fault::{GpuRef, NodeRef},
     ids::{CommandId, FaultKey, IncidentId},
     time::Timestamp,
@@ -131,6 +131,9 @@ pub struct PlannedCommand {
     pub fault_keys: Vec<FaultKey>,
     /// A person's waiver of the cooldown.
     pub ignore_cooldown: bool,
+    /// What policy says of others' marks and hands, for one that harms.
+    #[serde(default)]
+    pub others: Others,
     /// Its moments.
     pub times: Times,
     /// Higher than every one given out for this node before.

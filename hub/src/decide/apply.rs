@@ -254,6 +254,7 @@ fn command_of(cluster: &ClusterId, planned: &PlannedCommand, issue: Issue, polic
         target: Target { node: planned.node.clone(), gpu: planned.gpu.clone() },
         fault_keys: planned.fault_keys.clone(),
         ignore_cooldown: planned.ignore_cooldown,
+        others: planned.others.clone(),
         steps: planned.steps.clone(),
     }
 }

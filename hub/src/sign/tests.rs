@@ -38,6 +38,7 @@ fn command() -> Command {
         },
         fault_keys: vec![],
         ignore_cooldown: false,
+        others: Default::default(),
         steps: vec![Step::Mark { label: true, taint: true, cordon: false }],
     }
 }

@@ -78,9 +78,9 @@ pub async fn command_insert(
     sqlx::query(
         "INSERT INTO commands (cluster_id, command_id, incident_id, decision_no, idempotency_key, action, node_uid, node_name, boot_id, gpu, level, \
          reason, policy_revision, policy_digest, fault_keys, ignore_cooldown, steps_asked, cmd_seq, plan_rev, hub_term, created_at, deliver_by, \
-         start_by, finish_by, expires_at, state_at, state, envelope, envelope_sha256, key_id, key_epoch, signed_at) \
+         start_by, finish_by, expires_at, state_at, state, envelope, envelope_sha256, key_id, key_epoch, signed_at, others) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, \
-         CASE WHEN $27::bytea IS NULL THEN 'PROPOSED' ELSE 'SIGNED' END, $27, $28, $29, $30, CASE WHEN $27 IS NOT NULL THEN clock_timestamp() END)",
+         CASE WHEN $27::bytea IS NULL THEN 'PROPOSED' ELSE 'SIGNED' END, $27, $28, $29, $30, CASE WHEN $27 IS NOT NULL THEN clock_timestamp() END, $31)",
     )
     .bind(cluster.as_str())
     .bind(planned.id.uuid())
@@ -112,6 +112,7 @@ pub async fn command_insert(
     .bind(seal.map(|seal| seal.made.sha256.as_str()))
     .bind(seal.map(|seal| seal.keyid))
     .bind(seal.map(|seal| signed(seal.key_epoch)))
+    .bind(Json(&planned.others))
     .execute(conn)
     .await
     .label("command.insert")?;

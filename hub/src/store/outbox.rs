@@ -3,7 +3,7 @@
 
 use chrono::{DateTime, Utc};
 use gpuheal_proto::{
-    command::{Command, Step, Target, Times},
+    command::{Command, Others, Step, Target, Times},
     fault::{GpuRef, NodeRef},
     ids::{ClusterId, CommandId, FaultKey, IncidentId, NodeName, NodeUid, ParseIdError},
     link::v1,
@@ -56,6 +56,7 @@ struct ProposedRow {
     policy_digest: String,
     fault_keys: Vec<String>,
     ignore_cooldown: bool,
+    others: Json<Others>,
     steps_asked: serde_json::Value,
     cmd_seq: i64,
     plan_rev: i64,
@@ -75,7 +76,7 @@ struct ProposedRow {
 pub async fn proposed_claim(conn: &mut PgConnection, rows: i64) -> Result<Vec<Proposed>, sqlx::Error> {
     let rows: Vec<ProposedRow> = sqlx::query_as(
         "SELECT cluster_id, command_id, incident_id, idempotency_key, node_uid, node_name, boot_id, gpu, level, reason,
-                policy_revision, policy_digest, fault_keys, ignore_cooldown, steps_asked, cmd_seq, plan_rev, hub_term,
+                policy_revision, policy_digest, fault_keys, ignore_cooldown, others, steps_asked, cmd_seq, plan_rev, hub_term,
                 created_at, deliver_by, start_by, finish_by, expires_at
          FROM commands
          WHERE state = 'PROPOSED' AND cancel_asked_at IS NULL AND deliver_by > clock_timestamp()
@@ -118,6 +119,7 @@ fn command(row: ProposedRow) -> Result<Command, RowError> {
         },
         fault_keys: row.fault_keys.iter().map(|key| FaultKey::parse(key)).collect::<Result<_, _>>()?,
         ignore_cooldown: row.ignore_cooldown,
+        others: row.others.0,
         steps: serde_json::from_value::<Vec<Step>>(row.steps_asked)?,
     })
 }

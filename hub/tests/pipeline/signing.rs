@@ -7,7 +7,7 @@ use gpuheal_hub::sign::{Complained, Stage};
 use gpuheal_proto::{envelope, link::v1};
 use prost::Message as _;
 
-use super::world::{World, cluster, node, signer, xid79};
+use super::world::{HEAL, World, cluster, node, signer, xid79};
 
 /// More rows than a signer takes in one round.
 const MANY: u32 = 300;
@@ -61,6 +61,21 @@ impl Case {
     async fn signed(&self, of: &str) -> i64 {
         self.world.count(&format!("commands WHERE cluster_id = '{of}' AND envelope IS NOT NULL")).await
     }
+}
+
+/// What policy says of others is part of what is signed, whoever signs it.
+#[tokio::test]
+async fn a_command_that_waited_for_its_signature_carries_what_its_policy_said_of_others() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.policy(&format!("{HEAL}  markersIgnored: [taint a/b]\n  automations: [driver-manager]\n")).await;
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    world.decide().await;
+    let stage = Stage { pool: world.pool.clone(), signer: Arc::new(signer()), wake: world.wake.clone() };
+    assert_eq!(stage.round(&mut BTreeSet::new()).await.unwrap(), 1);
+    let bytes: Vec<u8> = sqlx::query_scalar("SELECT envelope FROM commands").fetch_one(&world.pool).await.unwrap();
+    let body = v1::CommandBody::decode(envelope::parse(&bytes).unwrap().payload).unwrap();
+    let said = body.preconditions.unwrap();
+    assert_eq!((said.markers_ignored, said.automations), (vec!["taint a/b".to_owned()], vec!["driver-manager".to_owned()]));
 }
 
 #[tokio::test]

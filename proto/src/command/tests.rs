@@ -26,6 +26,7 @@ fn command() -> Command {
         },
         fault_keys: vec![FaultKey::parse(&"ab".repeat(32)).unwrap()],
         ignore_cooldown: false,
+        others: Default::default(),
         steps: vec![
             Step::Notify { message: "m".into() },
             Step::Mark { label: true, taint: true, cordon: false },
@@ -67,6 +68,22 @@ fn an_unspecified_deadline_outcome_is_refused_and_never_a_default() {
     let mut wire = v1::CommandBody::from(&command());
     wire.steps[2] = v1::Step { step: Some(v1::step::Step::Drain(v1::DrainStep::default())) };
     assert_eq!(Command::try_from(wire), Err(Error::Unknown { field: "on_deadline", value: 0 }));
+}
+
+#[test]
+fn what_policy_says_of_others_is_signed_and_bounded_and_empty_unless_it_is_said() {
+    let mut command = command();
+    command.others = Others { markers_ignored: vec!["taint a/b".into(); 32], automations: vec!["karpenter".into(); 32] };
+    assert_eq!(Command::try_from(v1::CommandBody::from(&command)).unwrap(), command);
+    let mut of_an_older_hub = v1::CommandBody::from(&command);
+    of_an_older_hub.preconditions = None;
+    assert_eq!(Command::try_from(of_an_older_hub).unwrap().others, Others::default(), "the careful meaning");
+    command.others.automations.push("x".into());
+    let refused = Command::try_from(v1::CommandBody::from(&command));
+    assert_eq!(refused, Err(Error::TooMany { field: "automations", count: 33, max: 32 }));
+    command.others = Others { markers_ignored: vec!["x".repeat(385)], automations: vec![] };
+    let refused = Command::try_from(v1::CommandBody::from(&command));
+    assert_eq!(refused, Err(Error::TooLong { field: "markers_ignored", bytes: 385, max: 384 }));
 }
 
 #[test]

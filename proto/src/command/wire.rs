@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Command, DeadlineOutcome, Drain, Error, Refusal, Step, Target, Times, Undo, UndoField, UndoKind};
+use super::{Command, DeadlineOutcome, Drain, Error, Others, Refusal, Step, Target, Times, Undo, UndoField, UndoKind};
 use crate::{
     fault::GpuRef,
     ids::{ClusterId, CommandId, FaultKey, IncidentId},
@@ -51,6 +51,18 @@ impl TryFrom<v1::CommandBody> for Command {
             },
             fault_keys: preconditions.fault_keys.iter().map(|key| FaultKey::parse(key)).collect::<Result<_, _>>()?,
             ignore_cooldown: preconditions.ignore_cooldown,
+            others: Others {
+                markers_ignored: short(
+                    (limits::MARKERS_IGNORED_MAX, limits::MARKER_BYTES_MAX),
+                    "markers_ignored",
+                    preconditions.markers_ignored,
+                )?,
+                automations: short(
+                    (limits::AUTOMATIONS_MAX, limits::AUTOMATION_BYTES_MAX),
+                    "automations",
+                    preconditions.automations,
+                )?,
+            },
             steps: body.steps.into_iter().enumerate().map(|(index, step)| step_from(index, step)).collect::<Result<_, _>>()?,
         })
     }
@@ -71,6 +83,14 @@ fn step_from(index: usize, step: v1::Step) -> Result<Step, Error> {
 
 fn at_most<T>(max: usize, field: &'static str, all: Vec<T>) -> Result<Vec<T>, Error> {
     if all.len() > max { Err(Error::TooMany { field, count: all.len(), max }) } else { Ok(all) }
+}
+
+/// At most so many, of so many bytes each.
+fn short((max, bytes_max): (usize, usize), field: &'static str, all: Vec<String>) -> Result<Vec<String>, Error> {
+    match all.iter().map(String::len).find(|bytes| *bytes > bytes_max) {
+        Some(bytes) => Err(Error::TooLong { field, bytes, max: bytes_max }),
+        None => at_most(max, field, all),
+    }
 }
 
 fn span(ms: u32) -> Duration {
@@ -194,6 +214,8 @@ impl From<&Command> for v1::CommandBody {
             preconditions: Some(v1::Preconditions {
                 fault_keys: command.fault_keys.iter().map(ToString::to_string).collect(),
                 ignore_cooldown: command.ignore_cooldown,
+                markers_ignored: command.others.markers_ignored.clone(),
+                automations: command.others.automations.clone(),
             }),
             steps: command.steps.iter().map(Into::into).collect(),
             traceparent: String::new(),

@@ -9,7 +9,7 @@ pub mod node;
 mod patch;
 
 use gpuheal_proto::{
-    command::{Undo, UndoField, UndoKind},
+    command::{Others, Undo, UndoField, UndoKind},
     ids::IncidentId,
     kubernetes::{
         ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PLAN_REVISION, ANNOTATION_PROCESS_ID, LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT,
@@ -62,10 +62,11 @@ impl Want {
         (want.label || want.taint || want.cordon).then_some(want)
     }
 
-    /// What of it somebody has taken off the node, in words. Only judged once the write of `plan_rev` shows, so that a
-    /// watch that lags behind it is not taken for a person.
+    /// What of it a person has taken off the node, in words. Only judged once the write of `plan_rev` shows, so that a
+    /// watch that lags behind it is not taken for a person; nor is a program that policy calls an automation, where the node says that
+    /// it was its hand.
     #[must_use]
-    pub fn taken_away(self, node: &NodeFacts, plan_rev: u64) -> Option<&'static str> {
+    pub fn taken_away(self, node: &NodeFacts, plan_rev: u64, others: &Others) -> Option<&'static str> {
         if node.plan_revision() != Some(plan_rev) {
             return None;
         }
@@ -75,7 +76,8 @@ impl Want {
         if self.taint && !node.has_taint(TAINT_FAULTY) {
             return Some("the taint");
         }
-        (self.cordon && node.unschedulable != Some(true)).then_some("the cordon")
+        let automatic = node.unschedulable_by.iter().any(|by| others.automations.contains(by));
+        (self.cordon && node.unschedulable != Some(true) && !automatic).then_some("the cordon")
     }
 }
 

@@ -210,10 +210,10 @@ impl Guard<'_> {
         if marker::opted_out(&node) {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
-        if let Some(mark) = marker::foreign(&node) {
+        if let Some(mark) = marker::foreign(&node, &self.command.others) {
             return cancelled(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name));
         }
-        match self.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev)) {
+        match self.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev, &self.command.others)) {
             Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }
@@ -267,6 +267,7 @@ mod tests {
             },
             fault_keys: vec![],
             ignore_cooldown: false,
+            others: Default::default(),
             steps: vec![],
         }
     }
@@ -284,12 +285,12 @@ mod tests {
 
     #[test]
     fn a_label_taken_away_after_our_write_is_a_persons_hand() {
-        assert_eq!(LABEL.taken_away(&node("7", false), command().plan_rev), Some("the label"));
-        assert_eq!(LABEL.taken_away(&node("7", true), command().plan_rev), None);
+        assert_eq!(LABEL.taken_away(&node("7", false), command().plan_rev, &command().others), Some("the label"));
+        assert_eq!(LABEL.taken_away(&node("7", true), command().plan_rev, &command().others), None);
     }
 
     #[test]
     fn a_watch_that_does_not_show_our_write_yet_is_no_persons_hand() {
-        assert_eq!(LABEL.taken_away(&node("6", false), command().plan_rev), None);
+        assert_eq!(LABEL.taken_away(&node("6", false), command().plan_rev, &command().others), None);
     }
 }

@@ -52,7 +52,7 @@ pub(super) async fn mark(run: &mut Run<'_>, want: Want) -> Result<String, Halt> 
     for attempt in 0..ATTEMPTS_MAX {
         let facts = current(run, node.take()).await?;
         // Our write shows, by whichever leader it was sent, and what it set does not.
-        if let (None, Some(what)) = (run.guard.marked, want.taken_away(&facts, run.command.plan_rev)) {
+        if let (None, Some(what)) = (run.guard.marked, want.taken_away(&facts, run.command.plan_rev, &run.command.others)) {
             run.was_done("was marked already");
             return Err(Halt::overridden(what, &facts));
         }
@@ -88,7 +88,7 @@ pub(super) async fn standing(run: &mut Run<'_>) -> Result<(), Halt> {
     let record = run.ctx.records.standing_undo(&facts, run.command);
     let Some(want) = Want::standing(&record, &facts) else { return Err(Halt::unmarked(&facts)) };
     let plan_rev = facts.plan_revision().unwrap_or_default();
-    if let Some(what) = want.taken_away(&facts, plan_rev) {
+    if let Some(what) = want.taken_away(&facts, plan_rev, &run.command.others) {
         return Err(Halt::overridden(what, &facts));
     }
     run.guard.marked = Some((want, plan_rev));

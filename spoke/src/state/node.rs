@@ -75,11 +75,11 @@ pub fn node_state(
         allocatable_gpus: node.allocatable_gpus,
         ready: ready(node).into(),
         unschedulable: node.unschedulable(),
-        unschedulable_by: manager.filter(|_| node.unschedulable()).unwrap_or_default(),
+        unschedulable_by: manager.unwrap_or_default(),
         mark: facts.as_ref().and_then(|facts| mark(node, facts, ours)),
         plan_revision: node.plan_revision(),
         opted_out: node.label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
-        foreign_markers: facts.as_ref().and_then(marker::foreign).into_iter().collect(),
+        foreign_markers: facts.as_ref().map(marker::all).unwrap_or_default(),
         gpu_pods: pods,
     }
 }

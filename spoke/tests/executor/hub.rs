@@ -110,6 +110,7 @@ pub(crate) fn command(node: &Value, plan_rev: u64, steps: Vec<Step>) -> Command 
         },
         fault_keys: vec![FaultKey::parse(&"ab".repeat(32)).unwrap()],
         ignore_cooldown: false,
+        others: Default::default(),
         steps,
     }
 }

@@ -2,10 +2,11 @@
 //! the node's name. Each is asked before every further eviction.
 
 use gpuheal_proto::{
-    command::Command,
+    command::{Command, Others},
     link::v1::{CommandState, CommandStatus, RefusalCode},
 };
 use gpuheal_spoke::ports::{LocalConfig, Standing};
+use gpuheal_spoke_core::verify::marker;
 use serde_json::{Value, json};
 use testkube::settled;
 
@@ -21,6 +22,8 @@ testkube::claims![
     an_opt_out_label_mid_drain_stops_it,
     an_uncordon_mid_drain_is_an_order,
     anothers_marker_mid_drain_stops_it,
+    a_marker_that_the_commands_policy_ignores_neither_refuses_nor_stops_it_and_any_other_does,
+    an_uncordon_by_what_the_commands_policy_calls_an_automation_is_no_order,
     a_label_that_the_ceiling_protects_stops_a_drain_under_way,
     a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays,
     a_fault_that_is_gone_wakes_a_drain_that_only_waits_for_a_pod_to_finish,
@@ -101,6 +104,46 @@ async fn anothers_marker_mid_drain_stops_it(w: World) {
     let end = ends_when_node_is(&w, "", json!({"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}})).await;
     assert_eq!(end.refusal(), RefusalCode::ForeignMarker, "{}", end.reason);
     assert!(end.reason.contains("karpenter.sh/do-not-disrupt=true"), "{}", end.reason);
+}
+
+fn said(command: Command, markers: &[&str], automations: &[&str]) -> Command {
+    let texts = |all: &[&str]| all.iter().map(|&text| text.to_owned()).collect();
+    Command { others: Others { markers_ignored: texts(markers), automations: texts(automations) }, ..command }
+}
+
+async fn a_marker_that_the_commands_policy_ignores_neither_refuses_nor_stops_it_and_any_other_does(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let marker = |key: &str| json!({"metadata": {"annotations": {key: "true"}}});
+    w.change_node("n1", marker("karpenter.sh/do-not-disrupt")).await;
+    settled::is_true("our watch shows it", || async {
+        spoke.nodes.node(&w.name("n1")).is_some_and(|node| node.facts().is_some_and(|facts| !marker::all(&facts).is_empty()))
+    })
+    .await;
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
+    assert_eq!(end.refusal(), RefusalCode::ForeignMarker, "{}", end.reason);
+    let command = said(w.command("n1", 2, vec![mark(), drain()]).await, &["karpenter.sh/do-not-disrupt=true"], &[]);
+    spoke.send(signed(&command)).await;
+    settled::is_true("it goes as far as the budget", || async { !w.wire.evictions().is_empty() }).await;
+    w.change_node("n1", marker("karpenter.sh/do-not-evict")).await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::ForeignMarker), "{}", end.reason);
+    assert!(end.reason.contains("karpenter.sh/do-not-evict=true"), "{}", end.reason);
+}
+
+async fn an_uncordon_by_what_the_commands_policy_calls_an_automation_is_no_order(w: World) {
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = said(w.command("n1", 1, vec![mark(), drain()]).await, &[], &["driver-manager"]);
+    spoke.send(signed(&command)).await;
+    settled::is_true("the budget refuses", || async { !w.wire.evictions().is_empty() }).await;
+    w.apply_node("n1", "driver-manager", json!({"spec": {"unschedulable": false}})).await;
+    let asked = w.wire.evictions().len();
+    settled::is_true("it is asked for again", || async { w.wire.evictions().len() > asked + 1 }).await;
+    assert_eq!(marks(&w.node("n1").await), (true, 1, false));
+    w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
 }
 
 async fn a_label_that_the_ceiling_protects_stops_a_drain_under_way(w: World) {

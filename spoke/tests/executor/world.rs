@@ -211,6 +211,14 @@ impl World {
         self.merge(&self.node_path(node), &patch).await;
     }
 
+    /// By server-side apply, which is what tells of a hand that leaves `false` behind.
+    pub(crate) async fn apply_node(&self, node: &str, manager: &str, what: Value) {
+        let path = format!("{}?fieldManager={manager}&force=true", self.node_path(node));
+        let mut body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name(node)}});
+        body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+        raw::patch(&self.admin, &path, raw::APPLY_PATCH, &body).await.expect(200);
+    }
+
     /// Our watches do not show it any more, as when they are late; it is as it was.
     pub(crate) async fn hide_node(&self, node: &str) {
         self.change_node(node, json!({"metadata": {"labels": {POOL: null}}})).await;

@@ -130,6 +130,7 @@ fn command(steps: Vec<Step>) -> Command {
         },
         fault_keys: vec![FaultKey::parse(&"ab".repeat(32)).expect("64 hex digits")],
         ignore_cooldown: false,
+        others: Default::default(),
         steps,
     }
 }

@@ -175,6 +175,7 @@ fn forgery(template: &Template, n: u64, node: &str, uid: &NodeUid) -> Result<Com
         target: Target { node: NodeRef { name: NodeName::parse(node)?, uid: uid.clone(), boot_id: String::new() }, gpu: None },
         fault_keys: vec![],
         ignore_cooldown: false,
+        others: Default::default(),
         steps: vec![Step::Mark { label: true, taint: true, cordon: true }],
     })
 }

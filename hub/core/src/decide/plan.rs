@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::{
-    command::{DeadlineOutcome, Step, Times, Undo, UndoField, UndoKind},
+    command::{DeadlineOutcome, Others, Step, Times, Undo, UndoField, UndoKind},
     fault::GpuRef,
     ids::{CommandId, FaultKey, IncidentId, digest, uuid_v7},
     kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY, TAINT_VALUE},
@@ -60,8 +60,19 @@ impl Plan<'_> {
             reason: clip(words.reason),
             fault_keys: words.fault_keys,
             ignore_cooldown: words.ignore_cooldown,
+            others: self.others(action),
             plan_rev: floor + 1,
             takes_rate,
+        }
+    }
+
+    /// The spoke asks about others' marks and hands anew at each step of what harms, by the same lists as our guards.
+    fn others(&self, action: Action) -> Others {
+        match action {
+            Action::Notify | Action::Release => Others::default(),
+            Action::Mark | Action::Restart | Action::Evict => {
+                Others { markers_ignored: self.settings.markers_ignored.clone(), automations: self.settings.automations.clone() }
+            }
         }
     }
 

@@ -72,6 +72,20 @@ fn a_plan_takes_place_cooldown_and_rate_in_one_decision() {
 }
 
 #[test]
+fn what_harms_carries_what_policy_says_of_others_and_nothing_else_does() {
+    let mut policy = policy(Mode::Heal);
+    policy.settings.markers_ignored = vec!["karpenter.sh/do-not-disrupt=true".into()];
+    policy.settings.automations = vec!["driver-manager".into()];
+    let mut story = snapshot(vec![xid79()]);
+    story.node.foreign_markers = policy.settings.markers_ignored.clone();
+    let others = &decide(&story, &policy, now()).commands[0].others;
+    assert_eq!((&others.markers_ignored, &others.automations), (&policy.settings.markers_ignored, &policy.settings.automations));
+    let mut back = quarantined(vec![xid79()]);
+    back.request = Some(request(Action::Release));
+    assert_eq!(decide(&back, &policy, now()).commands[0].others, Default::default());
+}
+
+#[test]
 fn in_approve_a_persons_request_to_evict_is_the_yes_and_the_explanation_says_so() {
     let fault = xid79();
     let mut story = snapshot(vec![fault.clone()]);

@@ -191,6 +191,21 @@ impl<'t> Section<'t> {
         Some(items.iter().enumerate().filter_map(text).collect())
     }
 
+    /// The same, each text of at most so many bytes: they travel in every command.
+    pub(super) fn short_texts(
+        &mut self,
+        name: &'static str,
+        (max, bytes_max): (usize, usize),
+        problems: &mut Problems,
+    ) -> Option<Vec<String>> {
+        let (place, path) = (self.place_of(name), self.path_of(name));
+        let texts = self.texts(name, max, problems)?;
+        for (index, text) in texts.iter().enumerate().filter(|(_, text)| text.len() > bytes_max) {
+            problems.add(place, &format!("{path}[{index}]"), format!("{} bytes, {bytes_max} are allowed", text.len()));
+        }
+        Some(texts)
+    }
+
     /// A map of text to text, at most `max` long.
     pub(super) fn labels(&mut self, name: &'static str, max: usize, problems: &mut Problems) -> Option<BTreeMap<String, String>> {
         let section = self.section(name, problems)?;

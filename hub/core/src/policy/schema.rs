@@ -6,6 +6,7 @@ use std::time::Duration;
 use gpuheal_proto::{
     command::DeadlineOutcome,
     fault::FaultClass,
+    limits::{AUTOMATION_BYTES_MAX, AUTOMATIONS_MAX, MARKER_BYTES_MAX, MARKERS_IGNORED_MAX},
     words::{ALERT_LABEL_MEANINGS, Level, Mode},
 };
 
@@ -53,8 +54,8 @@ pub(super) fn spec(mut spec: Section<'_>, problems: &mut Problems) -> (Settings,
         windows(&mut settings, section, problems);
     }
     limits(&mut settings, &mut spec, problems);
-    set(&mut settings.automations, spec.texts("automations", 64, problems));
-    set(&mut settings.markers_ignored, spec.texts("markersIgnored", 64, problems));
+    set(&mut settings.automations, spec.short_texts("automations", (AUTOMATIONS_MAX, AUTOMATION_BYTES_MAX), problems));
+    set(&mut settings.markers_ignored, spec.short_texts("markersIgnored", (MARKERS_IGNORED_MAX, MARKER_BYTES_MAX), problems));
     let rules = spec.section("rules", problems).map(|section| rules(section, problems)).unwrap_or_default();
     spec.close(problems);
     (settings, rules)

@@ -55,6 +55,21 @@ fn marked(server: &mut Value, want: Want, plan_rev: u64, earlier: &Undo) -> Undo
 }
 
 #[test]
+fn an_uncordon_by_what_policy_calls_an_automation_is_no_persons_hand() {
+    let mut server = bare();
+    marked(&mut server, ALL, 4, &Undo::default());
+    server["spec"]["unschedulable"] = json!(false);
+    server["metadata"]["managedFields"] =
+        json!([{"manager": "driver-manager", "operation": "Apply", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}]);
+    let said = |name: &str| Others { automations: vec![name.to_owned()], ..Others::default() };
+    assert_eq!(ALL.taken_away(&facts(&server), 4, &said("driver-manager")), None);
+    assert_eq!(ALL.taken_away(&facts(&server), 4, &said("karpenter")), Some("the cordon"));
+    assert_eq!(ALL.taken_away(&facts(&server), 4, &Others::default()), Some("the cordon"), "an empty list is the careful one");
+    server["metadata"]["managedFields"] = json!([]);
+    assert_eq!(ALL.taken_away(&facts(&server), 4, &said("driver-manager")), Some("the cordon"), "nobody says whose hand it was");
+}
+
+#[test]
 fn what_a_standing_mark_has_set_is_told_by_its_record_and_without_one_by_the_node() {
     let mut server = bare();
     let undo = marked(&mut server, Want { taint: false, ..ALL }, 4, &Undo::default());

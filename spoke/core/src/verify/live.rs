@@ -110,7 +110,7 @@ pub(super) fn check_preconditions(command: &Command, live: &Live<'_>, resumed: b
     if !command.ignore_cooldown && !resumed {
         check_cooldown(command, node, live, &mut notes)?;
     }
-    if let Some(mark) = marker::foreign(node) {
+    if let Some(mark) = marker::foreign(node, &command.others) {
         return Err(Refused::new(Refusal::ForeignMarker, format!("node {} carries {mark}", node.name)));
     }
     // Whoever goes on with it knows what was there when it began.

@@ -64,6 +64,7 @@ pub(crate) fn command(steps: Vec<Step>) -> Command {
         },
         fault_keys: vec![FaultKey::parse(&"ab".repeat(32)).unwrap()],
         ignore_cooldown: false,
+        others: Default::default(),
         steps,
     }
 }

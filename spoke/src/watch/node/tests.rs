@@ -45,7 +45,7 @@ fn what_is_kept_is_judged_as_the_node_itself_but_for_annotations_that_nobody_rea
     let kept = entry(&node);
     assert_eq!(kept.facts(), Some(want.clone()));
     assert!(kept.marked && want.marked());
-    assert_eq!(marker::foreign(&want).as_deref(), Some("karpenter.sh/do-not-disrupt=true"));
+    assert_eq!(marker::all(&want), ["karpenter.sh/do-not-disrupt=true"]);
 }
 
 #[test]

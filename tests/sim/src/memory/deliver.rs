@@ -203,6 +203,7 @@ fn body_of(cluster: &ClusterId, command: &Command) -> Body {
         target: Target { node: planned.node.clone(), gpu: planned.gpu.clone() },
         fault_keys: planned.fault_keys.clone(),
         ignore_cooldown: planned.ignore_cooldown,
+        others: planned.others.clone(),
         steps: planned.steps.clone(),
     }
 }

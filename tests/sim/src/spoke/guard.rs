@@ -102,7 +102,7 @@ impl Spoke {
         if marker::opted_out(&node) {
             return cancelled(Refusal::OptedOut, format!("node {} has opted out", node.name));
         }
-        match run.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev)) {
+        match run.marked.and_then(|(want, plan_rev)| want.taken_away(&node, plan_rev, &command.others)) {
             Some(what) => Err(Halt::overridden(what, &node)),
             None => Ok(()),
         }

@@ -82,7 +82,7 @@ impl Spoke {
             return Err(Halt::failed(format!("the node was changed by others {ATTEMPTS_MAX} times in a row")));
         }
         let Some(facts) = self.current(run)? else { return Ok(()) };
-        if let (None, Some(what)) = (run.marked, want.taken_away(&facts, run.command.plan_rev)) {
+        if let (None, Some(what)) = (run.marked, want.taken_away(&facts, run.command.plan_rev, &run.command.others)) {
             self.step_done(run, "was marked already");
             return Err(Halt::overridden(what, &facts));
         }
@@ -127,7 +127,7 @@ impl Spoke {
             return Err(Halt::End(CommandState::Cancelled, Some(Refusal::Unmarked), unmarked(&facts)));
         };
         let plan_rev = facts.plan_revision().unwrap_or_default();
-        if let Some(what) = want.taken_away(&facts, plan_rev) {
+        if let Some(what) = want.taken_away(&facts, plan_rev, &run.command.others) {
             return Err(Halt::overridden(what, &facts));
         }
         run.marked = Some((want, plan_rev));

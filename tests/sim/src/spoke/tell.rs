@@ -179,7 +179,7 @@ impl Spoke {
             }),
             plan_revision: facts.plan_revision().unwrap_or(0),
             opted_out: facts.label(LABEL_OPT_OUT).is_some_and(|value| value != "false"),
-            foreign_markers: marker::foreign(facts).into_iter().collect(),
+            foreign_markers: marker::all(facts),
             ..v1::NodeState::default()
         }
     }

@@ -62,6 +62,7 @@ impl World {
             target: Target { node, gpu: None },
             fault_keys: Vec::new(),
             ignore_cooldown: true,
+            others: Default::default(),
             steps: vec![Step::Mark { label: true, taint: true, cordon: false }],
         };
         let key = Key::from_pem(&keys::his_pem()).expect("his key is one");

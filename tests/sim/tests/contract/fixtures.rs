@@ -111,6 +111,7 @@ pub(crate) fn lost(n: u32, number: u64, plan_rev: u64, now: Timestamp) -> Comman
         target: Target { node: fault.node, gpu: None },
         fault_keys: vec![fault.key],
         ignore_cooldown: false,
+        others: Default::default(),
         steps: vec![Step::Mark { label: true, taint: true, cordon: false }],
     }
 }

@@ -67,6 +67,19 @@ fn a_policy_says_what_it_says_and_the_defaults_say_the_rest() {
 }
 
 #[test]
+fn what_travels_in_each_command_is_bounded_in_number_and_length() {
+    for (spec, path) in [
+        (format!("markersIgnored: [{}]", vec!["a"; 33].join(", ")), "spec.markersIgnored"),
+        (format!("markersIgnored: [{}]", "x".repeat(385)), "spec.markersIgnored[0]"),
+        (format!("automations: [{}]", vec!["a"; 33].join(", ")), "spec.automations"),
+        (format!("automations: [karpenter, {}]", "x".repeat(129)), "spec.automations[1]"),
+    ] {
+        let error = format!("{:?}", Policy::parse(&of_spec(&spec)).unwrap_err());
+        assert!(error.contains(path) && error.contains("are allowed"), "{error}");
+    }
+}
+
+#[test]
 fn a_new_policy_observes() {
     assert_eq!(Policy::parse(&of_spec("cooldown: 15m")).unwrap().settings, Settings::default());
     assert_eq!(Policy::observing().settings.mode, Mode::Observe);

@@ -1,7 +1,7 @@
 //! Whatever we and others write to a node, in whatever order and however often a race is lost: what is others' stays as they
 //! left it, and after a release nothing of ours is left but the three annotations.
 
-use gpuheal_proto::kubernetes::FIELD_MANAGER;
+use gpuheal_proto::{command::Others, kubernetes::FIELD_MANAGER};
 use proptest::{prelude::*, test_runner::TestCaseError};
 
 use super::*;
@@ -150,7 +150,7 @@ impl Shared {
     fn mark(&mut self, between: &mut impl Iterator<Item = Vec<Foreign>>, want: Want, plan_rev: u64) -> Result<(), TestCaseError> {
         let undo = self.ours(between, |read, node| {
             // A person who has taken something away is obeyed.
-            if want.taken_away(read, plan_rev).is_some() {
+            if want.taken_away(read, plan_rev, &Others::default()).is_some() {
                 return (None, node.record.clone());
             }
             match mark(read, want, stamp(plan_rev), &node.record) {
