@@ -185,6 +185,7 @@ CREATE TABLE process_requests (
     reason text NOT NULL,
     override_cooldown boolean NOT NULL DEFAULT false,
     workloads text[] NOT NULL DEFAULT '{}',
+    past_budgets boolean NOT NULL DEFAULT false,
     outcome text NOT NULL,
     command_id uuid,
     answer text NOT NULL,
@@ -202,6 +203,7 @@ COMMENT ON COLUMN process_requests.caller IS 'Who asked';
 COMMENT ON COLUMN process_requests.reason IS 'Why they asked';
 COMMENT ON COLUMN process_requests.override_cooldown IS 'They waived the cooldown';
 COMMENT ON COLUMN process_requests.workloads IS 'What a restart is of, as kind/namespace/name; empty for all else';
+COMMENT ON COLUMN process_requests.past_budgets IS 'They let the eviction pass budgets at its deadline';
 COMMENT ON COLUMN process_requests.outcome IS 'accepted, already_done, no_such_node, blocked or invalid';
 COMMENT ON COLUMN process_requests.command_id IS 'The command that came of it';
 COMMENT ON COLUMN process_requests.answer IS 'What was answered, with the arithmetic';

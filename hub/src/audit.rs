@@ -70,6 +70,8 @@ kinds!(
     CancelSent = "cancel_sent",
     /// Settle: what a spoke reported of a command, with its steps and undo record.
     CommandReported = "command_reported",
+    /// Settle: pods were deleted although a budget kept them; who had asked for it, and why.
+    BudgetPassed = "budget_passed",
     /// Settle: a report that came after a final state was assumed.
     CommandCorrected = "command_corrected",
     /// Settle: a command that this database had lost, and which its cluster showed as it was signed, was taken over.

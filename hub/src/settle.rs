@@ -27,6 +27,7 @@ use crate::{
         self, Labelled as _,
         judgement::{judgement_lock, judgements_ask},
         moment,
+        process::process_asked,
         session::session_hold,
         settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, nodes_known, report_put},
     },
@@ -120,8 +121,35 @@ async fn known(
     };
     command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
-    audit::append(conn, chain_of(cluster), &[entry(cluster, id, &held, report, fold)], now).await?;
+    let mut entries = vec![entry(cluster, id, &held, report, fold)];
+    entries.extend(passed(conn, cluster, id, &held, report).await?);
+    audit::append(conn, chain_of(cluster), &entries, now).await?;
     Ok(Some((held.undo_known || !report.undo_unreadable, ended(cluster, id, held, report, state))))
+}
+
+/// Pods that went past their budgets since the report before: each is told once, with who let it.
+async fn passed(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    id: CommandId,
+    held: &Held,
+    report: &Report,
+) -> Result<Option<Entry>, Error> {
+    let news = report.past_budgets().filter(|pod| !held.past_budgets.contains(&pod.uid));
+    let pods: Vec<_> = news.map(|pod| json!({"namespace": pod.namespace, "name": pod.name, "uid": pod.uid})).collect();
+    if pods.is_empty() {
+        return Ok(None);
+    }
+    let asked = process_asked(conn, cluster, id).await?;
+    tracing::warn!(cluster.id = %cluster, command.id = %id, node.name = held.node_name, pods = pods.len(), "pods were deleted past their budgets");
+    let (by, why) = asked.unzip();
+    Ok(Some(Entry {
+        kind: Kind::BudgetPassed,
+        actor: format!("spoke/{cluster}"),
+        subject: format!("command/{id}"),
+        incident: Some(held.incident),
+        body: json!({"allowed_by": by, "reason": why, "node": held.node_name, "pods": pods}),
+    }))
 }
 
 fn ended(cluster: &ClusterId, command: CommandId, held: Held, report: &Report, to: CommandState) -> Told {

@@ -306,6 +306,9 @@ pub struct PodRecord {
     /// It came after the drain began, from an owner whose pods are drained: none of the plan's, for whoever takes the drain up too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub came_later: bool,
+    /// It was deleted although a PodDisruptionBudget kept it, as whoever asked for the drain had allowed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub past_budget: bool,
     /// How often an eviction was asked for.
     #[serde(default)]
     #[schemars(range(max = COUNT_MAX))]

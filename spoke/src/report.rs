@@ -284,6 +284,7 @@ fn pod(pod: &PodRecord) -> v1::PodStatus {
         state: pod.state.clone(),
         reason: pod.reason.clone(),
         eviction_calls: pod.eviction_calls,
+        past_budget: pod.past_budget,
     }
 }
 

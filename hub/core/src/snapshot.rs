@@ -330,4 +330,7 @@ pub struct Request {
     /// What a restart is of, at most [`gpuheal_proto::limits::WORKLOADS_MAX`].
     #[serde(default)]
     pub workloads: Vec<Workload>,
+    /// An eviction may pass budgets at its deadline.
+    #[serde(default)]
+    pub past_budgets: bool,
 }

@@ -135,6 +135,7 @@ pub(crate) fn request(action: Action) -> Request {
         caller: "someone".into(),
         ignore_cooldown: false,
         workloads: vec![],
+        past_budgets: false,
     }
 }
 

@@ -111,6 +111,9 @@ pub enum Verb {
         /// What to restart: deployment/NAMESPACE/NAME, or a statefulset or daemonset; may be repeated
         #[arg(long, value_name = "KIND/NAMESPACE/NAME", required_if_eq("action", "restart"))]
         workload: Vec<Workload>,
+        /// Delete what budgets still keep at the drain's deadline, where policy allows that; for evict
+        #[arg(long)]
+        past_budgets: bool,
         /// Act although a cooldown runs
         #[arg(long)]
         override_cooldown: bool,

@@ -25,6 +25,9 @@ pub(crate) fn check(verb: &Verb) -> Result<(), Error> {
         Verb::Process { action, workload, .. } if *action != ProcessAction::Restart && !workload.is_empty() => {
             Err(Error::NoRestart { action: action.as_str() })
         }
+        Verb::Process { action, past_budgets: true, .. } if *action != ProcessAction::Evict => {
+            Err(Error::NoEviction { action: action.as_str() })
+        }
         _ => Ok(()),
     }
 }
@@ -49,9 +52,14 @@ pub(crate) async fn call(verb: &Verb, channel: Channel, printer: &mut Printer) -
             printer.explain(&answer)?;
             Ok(true)
         }
-        Verb::Process { node, action, workload, override_cooldown, request } => {
+        Verb::Process { node, action, workload, past_budgets, override_cooldown, request } => {
             let workloads = workload.iter().map(ToString::to_string).collect();
-            let asked = ProcessRequest { override_cooldown: *override_cooldown, workloads, ..by_hand(node, *action, request) };
+            let asked = ProcessRequest {
+                override_cooldown: *override_cooldown,
+                past_budgets: *past_budgets,
+                workloads,
+                ..by_hand(node, *action, request)
+            };
             process(channel, printer, asked).await
         }
         Verb::Release { node, request } => process(channel, printer, by_hand(node, ProcessAction::Release, request)).await,
@@ -106,6 +114,12 @@ pub(crate) enum Error {
         /// What was asked.
         action: &'static str,
     },
+    /// Budgets that nothing would pass.
+    #[error("--past-budgets is for --action evict: {action} moves no pod past one")]
+    NoEviction {
+        /// What was asked.
+        action: &'static str,
+    },
     /// The hub said no.
     #[error("{}", advice(.0))]
     Refused(Box<Status>),
@@ -131,7 +145,7 @@ impl From<Status> for Error {
 impl Error {
     /// Wrong use rather than a failure.
     pub(crate) const fn usage(&self) -> bool {
-        matches!(self, Self::NoCluster | Self::NothingToExplain | Self::NoRestart { .. })
+        matches!(self, Self::NoCluster | Self::NothingToExplain | Self::NoRestart { .. } | Self::NoEviction { .. })
     }
 }
 

@@ -156,7 +156,7 @@ fn entry(snapshot: &Snapshot, decision: &Decision, policy: &Policy) -> Entry {
             "cooldown": decision.cooldown,
             "notices": decision.notify,
             "request": snapshot.request.as_ref().map(|request| json!({
-                "id": request.id, "action": request.action, "reason": request.reason, "workloads": request.workloads,
+                "id": request.id, "action": request.action, "reason": request.reason, "workloads": request.workloads, "past_budgets": request.past_budgets,
             })),
             "answer": decision.request,
             "policy_revision": policy.revision,

@@ -51,6 +51,8 @@ pub struct ManualRequest {
     pub override_cooldown: bool,
     /// What a restart is of, as they wrote it; of any other action nothing.
     pub workloads: Vec<String>,
+    /// An eviction may pass budgets at its deadline, where policy allows it.
+    pub past_budgets: bool,
 }
 
 /// What became of it, in a word.
@@ -127,6 +129,9 @@ fn nonsense(request: &ManualRequest) -> Option<String> {
         }
     }
     let named = [("request_id", &request.request_id), ("node", &request.node)];
+    if request.past_budgets && request.action != Action::Evict {
+        return Some(format!("past_budgets: only an eviction passes budgets, not {}", request.action));
+    }
     named.iter().find(|(_, text)| text.is_empty()).map(|(field, _)| format!("{field}: it is empty"))
 }
 
@@ -186,6 +191,7 @@ async fn once(
         caller: request.caller.clone(),
         ignore_cooldown: request.override_cooldown,
         workloads: workloads.to_vec(),
+        past_budgets: request.past_budgets,
     };
     let decision = bench.judge(&mut tx, &node, Some(asked)).await?;
     let (word, answer) = answer(decision.and_then(|decision| decision.request));
@@ -214,8 +220,10 @@ fn answer(outcome: Option<RequestOutcome>) -> (&'static str, Answer) {
 
 /// The first answer again: accepted then is repeated now.
 fn again(request: &ManualRequest, before: Answered) -> Answer {
-    let same =
-        before.node_name == request.node && before.action == request.action.as_str() && before.workloads == request.workloads;
+    let same = before.node_name == request.node
+        && before.action == request.action.as_str()
+        && before.workloads == request.workloads
+        && before.past_budgets == request.past_budgets;
     if !same {
         let reason = format!("request_id: {} was used before, to {} node {}", request.request_id, before.action, before.node_name);
         return Answer { outcome: Outcome::Invalid, command: None, reason };
@@ -238,6 +246,7 @@ async fn keep(conn: &mut sqlx::PgConnection, request: &ManualRequest, word: &str
         reason: &request.reason,
         override_cooldown: request.override_cooldown,
         workloads: &request.workloads,
+        past_budgets: request.past_budgets,
         outcome: word,
         command: answer.command,
         answer: &answer.reason,

@@ -39,6 +39,7 @@ pub async fn process_from_spoke(
                 caller: format!("spoke/{cluster}/{}", request.caller),
                 override_cooldown: false,
                 workloads: request.workloads,
+                past_budgets: request.past_budgets,
             };
             process_of(pool, &manual, session.as_ref()).await?
         }
@@ -77,6 +78,7 @@ pub async fn process_by_user(pool: &PgPool, user: &str, request: fleet::ProcessR
                 caller: format!("user/{user}"),
                 override_cooldown: request.override_cooldown,
                 workloads: request.workloads,
+                past_budgets: request.past_budgets,
             };
             process(pool, &manual).await?
         }

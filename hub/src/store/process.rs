@@ -16,6 +16,8 @@ pub struct Answered {
     pub outcome: String,
     /// What a restart was to be of.
     pub workloads: Vec<String>,
+    /// It was to pass budgets.
+    pub past_budgets: bool,
     command_id: Option<uuid::Uuid>,
     /// What was answered.
     pub answer: String,
@@ -46,6 +48,8 @@ pub struct NewAnswer<'a> {
     pub override_cooldown: bool,
     /// What a restart is of.
     pub workloads: &'a [String],
+    /// They let the eviction pass budgets.
+    pub past_budgets: bool,
     /// In a word.
     pub outcome: &'a str,
     /// The command that came of it.
@@ -60,7 +64,7 @@ pub struct NewAnswer<'a> {
 /// When the database fails.
 pub async fn process_load(conn: &mut PgConnection, cluster: &ClusterId, request_id: &str) -> Result<Option<Answered>, Error> {
     sqlx::query_as(
-        "SELECT node_name, action, workloads, outcome, command_id, answer FROM process_requests WHERE cluster_id = $1 AND request_id = $2",
+        "SELECT node_name, action, workloads, past_budgets, outcome, command_id, answer FROM process_requests WHERE cluster_id = $1 AND request_id = $2",
     )
     .bind(cluster.as_str())
     .bind(request_id)
@@ -76,7 +80,7 @@ pub async fn process_load(conn: &mut PgConnection, cluster: &ClusterId, request_
 pub async fn process_insert(conn: &mut PgConnection, cluster: &ClusterId, new: NewAnswer<'_>) -> Result<(), Error> {
     sqlx::query(
         "INSERT INTO process_requests (cluster_id, request_id, node_name, action, caller, reason, override_cooldown, workloads, outcome, command_id, \
-         answer) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+         answer, past_budgets) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
     )
     .bind(cluster.as_str())
     .bind(new.request_id)
@@ -89,8 +93,28 @@ pub async fn process_insert(conn: &mut PgConnection, cluster: &ClusterId, new: N
     .bind(new.outcome)
     .bind(new.command.map(CommandId::uuid))
     .bind(new.answer)
+    .bind(new.past_budgets)
     .execute(conn)
     .await
     .label("process.insert")?;
     Ok(())
+}
+
+/// Who asked for a command by hand, and why; nothing of one that nobody asked for, or whose request this database has lost.
+///
+/// # Errors
+/// When the database fails.
+pub async fn process_asked(
+    conn: &mut PgConnection,
+    cluster: &ClusterId,
+    command: CommandId,
+) -> Result<Option<(String, String)>, Error> {
+    sqlx::query_as(
+        "SELECT caller, reason FROM process_requests WHERE cluster_id = $1 AND command_id = $2 ORDER BY asked_at, request_id LIMIT 1",
+    )
+    .bind(cluster.as_str())
+    .bind(command.uuid())
+    .fetch_optional(conn)
+    .await
+    .label("process.asked")
 }

@@ -97,6 +97,9 @@ pub struct PodReport {
     pub reason: String,
     /// Eviction calls made for it.
     pub eviction_calls: u32,
+    /// It was deleted although a budget kept it.
+    #[serde(default)]
+    pub past_budget: bool,
 }
 
 impl Report {
@@ -123,6 +126,11 @@ impl Report {
             lease_transitions: status.lease_transitions,
             spoke_at: Timestamp::from_unix_ms(status.at_unix_ms),
         }
+    }
+
+    /// Pods that were deleted although a budget kept them.
+    pub fn past_budgets(&self) -> impl Iterator<Item = &PodReport> {
+        self.steps.iter().flat_map(|step| &step.pods).filter(|pod| pod.past_budget)
     }
 
     /// It tells an end.
@@ -188,6 +196,7 @@ fn pod(pod: &v1::PodStatus) -> PodReport {
         state: pod.state.clone(),
         reason: clip(&pod.reason, limits::REASON_BYTES_MAX).to_owned(),
         eviction_calls: pod.eviction_calls,
+        past_budget: pod.past_budget,
     }
 }
 

@@ -8,7 +8,13 @@ use gpuheal_proto::{
 use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
-use super::{Error, Labelled as _, moment::to_db, natural, read, report::Report, signed, touched};
+use super::{
+    Error, Labelled as _,
+    moment::to_db,
+    natural, read,
+    report::{Report, StepReport},
+    signed, touched,
+};
 
 /// A command that is held for a report.
 #[derive(Clone, Debug)]
@@ -25,6 +31,8 @@ pub struct Held {
     pub node_name: String,
     /// The faults that it is about.
     pub fault_keys: Vec<String>,
+    /// UIDs of the pods that it was told of before as deleted past their budgets.
+    pub past_budgets: Vec<String>,
 }
 
 /// The node of a command.
@@ -75,8 +83,9 @@ pub async fn command_by_envelope(conn: &mut PgConnection, cluster: &ClusterId, s
 /// # Errors
 /// When it is not there.
 pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId) -> Result<Held, Error> {
-    let (state, seq, incident, undo_known, node_name, fault_keys): (String, i64, Uuid, bool, String, Vec<String>) = sqlx::query_as(
-        "SELECT state, status_seq, incident_id, undo IS NOT NULL, node_name, fault_keys FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
+    type Row = (String, i64, Uuid, bool, String, Vec<String>, Json<Vec<StepReport>>);
+    let (state, seq, incident, undo_known, node_name, fault_keys, steps): Row = sqlx::query_as(
+        "SELECT state, status_seq, incident_id, undo IS NOT NULL, node_name, fault_keys, steps FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
     )
     .bind(cluster.as_str())
     .bind(id.uuid())
@@ -90,6 +99,7 @@ pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
         undo_known,
         node_name,
         fault_keys,
+        past_budgets: steps.0.into_iter().flat_map(|step| step.pods).filter(|pod| pod.past_budget).map(|pod| pod.uid).collect(),
     })
 }
 

@@ -189,7 +189,8 @@ async fn a_status_of_a_command_is_settled_with_its_steps_and_undo() {
     assert_eq!(sqlx::query(dispatched).execute(&hub.pool).await.unwrap().rows_affected(), 1);
 
     let z = || "a\0b".to_owned();
-    let pod = v1::PodStatus { namespace: z(), name: z(), uid: z(), state: z(), reason: z(), eviction_calls: 1 };
+    let pod =
+        v1::PodStatus { namespace: z(), name: z(), uid: z(), state: z(), reason: z(), eviction_calls: 1, ..Default::default() };
     let step = v1::StepStatus { name: z(), state: v1::StepState::Done.into(), message: z(), pods: vec![pod], ..Default::default() };
     let field = v1::UndoField { kind: v1::UndoKind::Label.into(), key: z(), before: z(), after: z(), resource_version: z() };
     let status = v1::CommandStatus {

@@ -75,6 +75,7 @@ async fn users_and_spokes_ask_for_a_restart_in_their_own_words() {
         reason: "stuck".into(),
         caller: "webhook".into(),
         workloads: vec!["deployment/ml/web".into()],
+        past_budgets: false,
     };
     let answer = process_from_spoke(&world.pool, cluster("c1"), of_spoke).await.unwrap();
     assert_eq!(answer.outcome(), v1::ProcessOutcome::Accepted, "{answer:?}");

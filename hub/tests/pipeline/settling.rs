@@ -1,9 +1,12 @@
 //! What spokes report: taken once, corrected when late, ended when nothing comes.
 
-use gpuheal_hub::settle::{settle, sweep};
-use gpuheal_proto::{ids::CommandId, link::v1};
+use gpuheal_hub::{
+    decide::{ManualRequest, Outcome, process},
+    settle::{settle, sweep},
+};
+use gpuheal_proto::{ids::CommandId, link::v1, words::Action};
 
-use super::world::{World, cluster, marked, node, xid79};
+use super::world::{HEAL, World, cluster, marked, node, request, xid79};
 
 struct Case {
     world: World,
@@ -214,6 +217,30 @@ async fn eight_reports_of_one_status_at_once_are_one_transition() {
     futures::future::join_all((0..8).map(|_| case.report(started.clone()))).await;
     assert_eq!(case.world.count("audit_entries WHERE kind = 'command_reported'").await, 1);
     assert_eq!(case.world.text("SELECT times FROM reports").await, "8");
+}
+
+#[tokio::test]
+async fn a_pod_that_went_past_its_budget_is_in_the_audit_once_with_who_asked_for_that() {
+    let world = World::healing(10).await;
+    world.policy(&format!("{HEAL}  response: {{drain: {{allowPdbBypass: true}}}}\n")).await;
+    let by_hand = ManualRequest { past_budgets: true, reason: "it must go".into(), ..request("r1", 1, Action::Evict) };
+    let command = process(&world.pool, &by_hand).await.unwrap().command.unwrap();
+    let other = ManualRequest { past_budgets: false, ..by_hand };
+    assert_eq!(process(&world.pool, &other).await.unwrap().outcome, Outcome::Invalid, "an id is good for what it first asked for");
+    world.dispatch().await;
+    let case = Case { world, command };
+    let pod = |name: &str, past_budget| v1::PodStatus { name: name.into(), uid: name.into(), past_budget, ..Default::default() };
+    let drain = |pods| v1::StepStatus { pods, ..done("drain") };
+    let told = |seq, pods| v1::CommandStatus { steps: vec![drain(pods)], ..case.status(seq, v1::CommandState::Started) };
+    case.report(told(1, vec![pod("a", false), pod("b", false)])).await;
+    assert_eq!(case.world.count("audit_entries WHERE kind = 'budget_passed'").await, 0);
+    case.report(told(2, vec![pod("a", true), pod("b", false)])).await;
+    case.report(told(3, vec![pod("a", true), pod("b", true)])).await;
+    case.report(told(3, vec![pod("a", true), pod("b", true)])).await;
+    let passed = "SELECT jsonb_path_query_array(body::jsonb, '$.pods[*].name') || (body::jsonb->'allowed_by') || (body::jsonb->'reason') \
+                  FROM audit_entries WHERE kind = 'budget_passed' ORDER BY seq";
+    let passed: Vec<String> = case.world.lines(&passed.replace("SELECT ", "SELECT (").replace(" FROM", ")::text FROM")).await;
+    assert_eq!(passed, [r#"["a", "user/tester", "it must go"]"#, r#"["b", "user/tester", "it must go"]"#], "each pod once");
 }
 
 #[tokio::test]

@@ -254,5 +254,6 @@ pub(crate) fn request(id: &str, n: u32, action: Action) -> ManualRequest {
         caller: "user/tester".into(),
         override_cooldown: false,
         workloads: vec![],
+        past_budgets: false,
     }
 }

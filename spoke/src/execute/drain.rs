@@ -94,6 +94,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         skipped,
         spared: spared(&plan).collect(),
         scope: scope.words(&plan),
+        told_past: BTreeSet::new(),
         other_devices: scope.into_other_devices(),
         kept: String::new(),
         index,
@@ -105,6 +106,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         work.answered(run, done);
     }
     run.status.steps[index].pods = work.records();
+    work.tell_past_budgets(run);
     result?;
     work.kept = volumes::kept(&run.ctx.kube, node.as_str(), &work.jobs.stuck_pods(), &storage.volumes).await;
     work.outcome()
@@ -200,6 +202,8 @@ struct Work<'a> {
     spared: Vec<PodRecord>,
     /// What became of the wish to drain one GPU alone.
     scope: String,
+    /// UIDs of those of whom it was told that they went past their budgets.
+    told_past: BTreeSet<String>,
     /// ResourceClaims that are for no GPU.
     other_devices: BTreeSet<String>,
     /// What to say of volumes that a dead node keeps.
@@ -231,6 +235,7 @@ impl Work<'_> {
             }
             self.look(run);
             self.jobs.age(Instant::now());
+            self.tell_past_budgets(run);
             for (owner, told) in self.jobs.take_told() {
                 tell(run, Moment::of("returns", &owner), told);
             }
@@ -330,6 +335,16 @@ impl Work<'_> {
             spared: &BTreeSet::new(),
         };
         stays(pod, &rules).or_else(|| now.stuck.clone())
+    }
+
+    /// Each once: whoever asked for it, and whose pod it was, are to see it.
+    fn tell_past_budgets(&mut self, run: &mut Run<'_>) {
+        for (pod, told) in self.jobs.past_budgets() {
+            if self.told_past.insert(pod.uid.clone()) {
+                tracing::warn!(command.id = %run.command.id, pod.uid = pod.uid, "deleted past its budget");
+                tell(run, Moment::of("past-budget", &pod.uid), told);
+            }
+        }
     }
 
     fn answered(&mut self, run: &mut Run<'_>, done: Result<(String, Outcome), tokio::task::JoinError>) {

@@ -77,6 +77,7 @@ fn parse(body: &[u8]) -> Result<v1::Process, String> {
     let reason = text(&mut fields, "reason", limits::REASON_BYTES_MAX)?.ok_or("reason: missing")?;
     let key = text(&mut fields, "idempotency_key", KEY_BYTES_MAX)?;
     let workloads = texts(&mut fields, "workloads")?;
+    let past_budgets = flag(&mut fields, "past_budgets")?;
     if let Some(unknown) = fields.keys().next() {
         return Err(format!("{}: unknown field", gpuheal_proto::bytes_text::clip(unknown, 64)));
     }
@@ -89,7 +90,7 @@ fn parse(body: &[u8]) -> Result<v1::Process, String> {
         _ => return Err("action: expected mark, evict, release, notify or restart".to_owned()),
     };
     let request_id = key.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    Ok(v1::Process { request_id, node, action: action.into(), reason, caller: String::new(), workloads })
+    Ok(v1::Process { request_id, node, action: action.into(), reason, caller: String::new(), workloads, past_budgets })
 }
 
 fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result<Option<String>, String> {
@@ -99,6 +100,14 @@ fn text(fields: &mut Map<String, Value>, name: &str, bytes_max: usize) -> Result
         Some(Value::String(text)) if text.len() > bytes_max => Err(format!("{name}: longer than {bytes_max} bytes")),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(format!("{name}: expected text")),
+    }
+}
+
+fn flag(fields: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
+    match fields.remove(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(flag),
+        Some(_) => Err(format!("{name}: expected true or false")),
     }
 }
 
@@ -137,6 +146,7 @@ mod tests {
             (r#"{"node":"n","action":"mark","reason":" "}"#, "reason"),
             (r#"{"node":"n","action":"mark","reason":"r","nod":"n"}"#, "nod"),
             (r#"{"node":"n","action":"restart","reason":"r","workloads":"deployment/ml/web"}"#, "workloads: expected a list"),
+            (r#"{"node":"n","action":"evict","reason":"r","past_budgets":"yes"}"#, "past_budgets: expected true or false"),
             (r#"{"node":"n","action":"restart","reason":"r","workloads":[1]}"#, "workloads: expected a list"),
             (r#"{"node":"n","action":"restart","reason":"r","workloads":["job/ml/a"]}"#, "workloads: job/ml/a cannot be restarted"),
         ] {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gpuheal_proto::{
-    command::{DeadlineOutcome, Others, Step, Times, Undo, UndoField, UndoKind},
+    command::{DeadlineOutcome, Drain, Others, Step, Times, Undo, UndoField, UndoKind},
     fault::GpuRef,
     ids::{CommandId, FaultKey, IncidentId, digest, uuid_v7},
     kubernetes::{LABEL_STATUS, STATUS_FAULTY, TAINT_EFFECT, TAINT_FAULTY, TAINT_VALUE},
@@ -98,7 +98,7 @@ impl Plan<'_> {
         Step::Mark { label: true, taint: self.settings.response.taint, cordon: self.settings.response.cordon }
     }
 
-    /// A drain by itself. It never passes a budget: only a person may, and no approval is in the signed bytes.
+    /// A drain that keeps to the budgets, whatever policy lets a person do: only one who asks for it in so many words passes them.
     pub(super) fn drain(&self) -> Step {
         let mut drain = self.settings.response.drain.clone();
         if drain.on_deadline == DeadlineOutcome::BypassPdb {
@@ -108,9 +108,10 @@ impl Plan<'_> {
         Step::Drain(drain)
     }
 
-    /// A drain that a person asked for by hand.
-    pub(super) fn drain_by_hand(&self) -> Step {
-        Step::Drain(self.settings.response.drain.clone())
+    /// A drain whose deadline budgets do not outlast, as a person asked for it.
+    pub(super) fn drain_past_budgets(&self) -> Step {
+        let drain = self.settings.response.drain.clone();
+        Step::Drain(Drain { on_deadline: DeadlineOutcome::BypassPdb, allow_pdb_bypass: true, ..drain })
     }
 
     /// One rollout of each; the spoke gives each template the command's own id, so that none is restarted twice.

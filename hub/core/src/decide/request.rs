@@ -41,7 +41,8 @@ impl Case<'_> {
     }
 
     fn words_of(request: &Request) -> String {
-        format!("{} asked for {}{}: {}", request.caller, request.action, of_what(&request.workloads), request.reason)
+        let how = if request.past_budgets { " past budgets" } else { "" };
+        format!("{} asked for {}{how}{}: {}", request.caller, request.action, of_what(&request.workloads), request.reason)
     }
 
     fn accepted(&self) -> RequestOutcome {
@@ -96,8 +97,12 @@ impl Case<'_> {
 
     fn asked_harm(&mut self, request: &Request) -> RequestOutcome {
         let drains = request.action == Action::Evict;
-        if let Some(answer) = self.already(drains) {
+        if let Some(answer) = self.already(drains, request.past_budgets) {
             return answer;
+        }
+        if request.past_budgets && !self.settings.response.drain.allow_pdb_bypass {
+            let reason = "the policy lets nobody pass budgets (response.drain.allowPdbBypass)".to_owned();
+            return RequestOutcome::Blocked { reason };
         }
         if let Err(reason) = self.mode_allows(drains) {
             self.would(reason.clone());
@@ -126,7 +131,7 @@ impl Case<'_> {
             steps.push(plan.mark());
         }
         if drains {
-            steps.push(plan.drain_by_hand());
+            steps.push(if request.past_budgets { plan.drain_past_budgets() } else { plan.drain() });
         }
         let command = plan.command(request.action, steps, words, pass.takes_rate);
         self.again(command.times.start_by);
@@ -168,10 +173,10 @@ impl Case<'_> {
     }
 
     /// A command under way, or done, that does it already.
-    fn already(&self, drains: bool) -> Option<RequestOutcome> {
+    fn already(&self, drains: bool, past_budgets: bool) -> Option<RequestOutcome> {
         if let Some(open) = self.progress.harmful_open.last() {
-            // A person asks for the whole node.
-            let covers = !drains || open.gpu.is_none() && open.steps.iter().any(|step| step == "drain");
+            // A person asks for the whole node, and whether the one under way passes budgets is not known here.
+            let covers = !drains || !past_budgets && open.gpu.is_none() && open.steps.iter().any(|step| step == "drain");
             return Some(if covers {
                 RequestOutcome::AlreadyDone {
                     command: Some(open.id),

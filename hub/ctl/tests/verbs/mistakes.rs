@@ -7,7 +7,7 @@ use crate::running::{Running, program, run};
 #[tokio::test]
 async fn wrong_use_is_2_and_says_what_to_give() {
     let here = ["--hub", "https://127.0.0.1:1", "--identity", "/nowhere"];
-    let table: [(&[&str], &str); 17] = [
+    let table: [(&[&str], &str); 18] = [
         (&["clusters"], "--hub https://HOST:PORT"),
         (&["--hub", "https://127.0.0.1:1", "clusters"], "--identity DIR"),
         (&["--hub", "127.0.0.1:1", "--identity", "/nowhere", "clusters"], "write https://HOST:PORT"),
@@ -25,6 +25,10 @@ async fn wrong_use_is_2_and_says_what_to_give() {
         (
             &["process", "n1", "--cluster", "alpha", "--action", "evict", "--reason", "r", "--workload", "deployment/ml/web"],
             "--workload is for --action restart",
+        ),
+        (
+            &["process", "n1", "--cluster", "alpha", "--action", "mark", "--reason", "r", "--past-budgets"],
+            "--past-budgets is for --action evict",
         ),
         (&["release", "n1", "--cluster", "alpha", "--reason", "  "], "it is empty: say why"),
         (&["stop", "--reason", " "], "it is empty: say why"),

@@ -67,6 +67,8 @@ struct Job {
     unanswered: u32,
     /// It may be deleted past its budgets.
     bypass: bool,
+    /// It was asked to be, and nothing says that it was not: in doubt it counts, also for whoever takes the drain up.
+    past_budget: bool,
     /// It asks to be let finish: what comes of it is an eviction, at the latest at the deadline, and never a delete.
     after_completion: bool,
     leaving_since: Option<Instant>,
@@ -107,6 +109,7 @@ impl Jobs {
             doubt: false,
             unanswered: 0,
             bypass: false,
+            past_budget: false,
             after_completion,
             leaving_since: pod.deleting.then_some(now),
             asked_grace: None,
@@ -135,6 +138,7 @@ impl Jobs {
         for record in earlier {
             if let Some(job) = self.by_uid.get_mut(&record.uid) {
                 job.calls = record.eviction_calls;
+                job.past_budget = record.past_budget;
             }
         }
     }
@@ -239,6 +243,7 @@ impl Jobs {
         let grace_secs = grace_secs(&job.pod, grace_max);
         if !job.doubt {
             job.asked_grace = Some(Duration::from_secs(grace_secs));
+            job.past_budget = job.bypass;
         }
         Some(Call { pod: job.pod.clone(), grace_secs, doubt: job.doubt, bypass: job.bypass })
     }
@@ -246,7 +251,12 @@ impl Jobs {
     /// Takes an answer; returns what to tell people when it is blocked for the first time.
     pub(super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<String> {
         self.dirty = true;
-        let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Asked)?;
+        let job = self.by_uid.get_mut(uid)?;
+        let went = matches!(outcome, Outcome::Accepted | Outcome::Doubt) || job.doubt && outcome == Outcome::Gone;
+        job.past_budget &= went;
+        if job.state != State::Asked {
+            return None;
+        }
         let first = job.reason.is_empty();
         let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
         job.unanswered = match outcome {
@@ -412,6 +422,14 @@ impl Jobs {
         }
     }
 
+    /// Those that went past their budgets, or are about to, with what to tell people.
+    pub(super) fn past_budgets(&self) -> Vec<(PodFacts, String)> {
+        let past = self.by_uid.values().filter(|job| job.past_budget && matches!(job.state, State::Leaving | State::Gone));
+        let words =
+            |pod: &PodFacts| format!("pod {}/{} is deleted past its budget at the drain's deadline", pod.namespace, pod.name);
+        past.map(|job| (job.pod.clone(), words(&job.pod))).collect()
+    }
+
     /// When the last of those that are on their way out should be gone; nothing while one is still to be asked for, or to be answered.
     pub(super) fn last_gone_by(&self) -> Option<Instant> {
         let open = || self.by_uid.values().filter(|job| !job.over());
@@ -517,7 +535,7 @@ impl Job {
     }
 
     fn record(&self) -> PodRecord {
-        record(&self.pod, self.word(), self.reason.clone(), self.calls)
+        PodRecord { past_budget: self.past_budget, ..record(&self.pod, self.word(), self.reason.clone(), self.calls) }
     }
 }
 
@@ -548,6 +566,7 @@ fn record(pod: &PodFacts, state: &str, reason: String, eviction_calls: u32) -> P
         reason,
         spared: false,
         came_later: false,
+        past_budget: false,
         eviction_calls,
         owner_uid: pod.owner.as_ref().map(|owner| owner_uid(&owner.uid)).unwrap_or_default(),
     }

@@ -8,6 +8,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::ports::{LocalConfig, Standing};
 use serde_json::json;
+use testkube::settled;
 
 use super::{blocked, held_drain};
 use crate::{
@@ -113,6 +114,14 @@ async fn past_its_deadline_a_drain_stops_and_says_what_is_left(w: World) {
     let end = spoke.carry_out(&by_hand).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     w.gone("guarded-1").await;
+    // It leaves its traces: in the record, in what the hub is told, and in an Event.
+    assert!(end.steps[0].pods[0].past_budget, "{end:?}");
+    let action = w.action(by_hand.id).await.unwrap();
+    assert_eq!(action["status"]["steps"][0]["pods"][0]["pastBudget"], true, "{action}");
+    let told = |event: &serde_json::Value| {
+        event["action"] == "past-budget" && event["message"].as_str().unwrap().contains("guarded-1 is deleted past")
+    };
+    settled::is_true("it is told", || async { w.events().await.iter().any(told) }).await;
 }
 
 async fn a_lost_answer_is_looked_up_and_the_pod_is_not_evicted_twice(w: World) {

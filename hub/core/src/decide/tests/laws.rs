@@ -76,6 +76,7 @@ fn stories() -> impl Strategy<Value = Snapshot> {
                 caller: "someone".into(),
                 ignore_cooldown: stop,
                 workloads: vec![Workload::parse("deployment/ml/web").unwrap()],
+                past_budgets: marked,
             });
             story
         },

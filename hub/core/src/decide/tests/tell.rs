@@ -60,6 +60,40 @@ fn a_drain_by_itself_stops_at_its_deadline_where_policy_would_pass_budgets() {
 }
 
 #[test]
+fn a_drain_by_hand_passes_budgets_only_where_policy_lets_it_and_the_person_says_so() {
+    let asked = |allowed, past_budgets| {
+        let mut policy = policy(Mode::Heal);
+        policy.settings.response.drain.allow_pdb_bypass = allowed;
+        if allowed {
+            policy.settings.response.drain.on_deadline = DeadlineOutcome::BypassPdb;
+        }
+        let mut story = snapshot(vec![]);
+        story.request = Some(Request { past_budgets, ..request(Action::Evict) });
+        decide(&story, &policy, now())
+    };
+    for (allowed, said, passes) in [(true, false, false), (false, false, false), (true, true, true)] {
+        let decision = asked(allowed, said);
+        let Some(Step::Drain(drain)) = decision.commands[0].steps.last() else { panic!("{decision:?}") };
+        let want = if passes { (DeadlineOutcome::BypassPdb, true) } else { (DeadlineOutcome::Stop, false) };
+        assert_eq!((drain.on_deadline, drain.allow_pdb_bypass), want, "{allowed} {said}");
+        assert_eq!(decision.commands[0].reason.contains("evict past budgets"), passes, "who asked for what is told with it");
+    }
+    let Some(RequestOutcome::Blocked { reason }) = asked(false, true).request else { panic!("the policy says no") };
+    assert!(reason.contains("allowPdbBypass"), "{reason}");
+}
+
+#[test]
+fn who_asks_to_pass_budgets_while_a_drain_that_may_not_is_under_way_is_told_to_wait() {
+    let mut policy = policy(Mode::Heal);
+    policy.settings.response.drain.allow_pdb_bypass = true;
+    let mut story = quarantined(vec![xid79()]);
+    story.commands = vec![command(Action::Evict, &["mark", "drain"], CommandState::Started)];
+    story.request = Some(Request { past_budgets: true, ..request(Action::Evict) });
+    let decision = decide(&story, &policy, now());
+    assert!(matches!(&decision.request, Some(RequestOutcome::Blocked { reason }) if reason.contains("under way")), "{decision:?}");
+}
+
+#[test]
 fn a_node_that_no_state_has_shown_opens_its_incident_and_is_told_of_once_it_is_shown() {
     let mut story = snapshot(vec![xid79()]);
     story.node.seen_at = gpuheal_proto::time::Timestamp::EPOCH;

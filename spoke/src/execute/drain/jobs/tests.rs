@@ -303,3 +303,31 @@ fn an_owner_whose_uid_is_none_is_left_out_of_the_record_of_its_pod() {
         assert_eq!(recorded(&none), "", "{none}");
     }
 }
+
+#[test]
+fn only_a_delete_past_the_budgets_that_took_place_or_may_have_counts_as_one() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["evicted", "deleted", "kept", "gone", "doubted"], &[], now);
+    jobs.launch("evicted").unwrap();
+    jobs.bypass(now);
+    jobs.answered("evicted", Outcome::Accepted, now);
+    for (uid, outcome) in [
+        ("deleted", Outcome::Accepted),
+        ("kept", Outcome::Denied { wait: None, why: "no".into() }),
+        ("gone", Outcome::Gone),
+        ("doubted", Outcome::Doubt),
+    ] {
+        assert!(jobs.launch(uid).unwrap().bypass);
+        jobs.answered(uid, outcome, now);
+    }
+    jobs.launch("doubted").unwrap();
+    jobs.answered("doubted", Outcome::Gone, now);
+    let past: Vec<String> = jobs.records().into_iter().filter(|record| record.past_budget).map(|record| record.name).collect();
+    assert_eq!(past, ["deleted", "doubted"]);
+    let told: Vec<String> = jobs.past_budgets().into_iter().map(|(pod, _)| pod.name).collect();
+    assert_eq!(told, ["deleted", "doubted"]);
+    let before = jobs.records();
+    let mut next = self::jobs(&["deleted"], &[], now);
+    next.recall(&before);
+    assert!(next.records()[0].past_budget, "whoever takes the drain up knows");
+}
