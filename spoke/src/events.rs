@@ -1,5 +1,5 @@
 //! Kubernetes Events with reason `GPUSelfHealing`: what was done, why, by which incident and command. On the node they
-//! land in namespace `default`, on a HealAction in our own, since people look with `-n`. An Event's name is made from
+//! land in namespace `default`, on a HealAction in our own, on a pod in the pod's, since people look with `-n`. An Event's name is made from
 //! what it says it is about, so that a step which is repeated posts it once. Failing to post one stops nothing, and is
 //! told to whoever wants to know.
 
@@ -8,6 +8,7 @@ use gpuheal_proto::{
     command::Command,
     kubernetes::{EVENT_REASON, FIELD_MANAGER},
 };
+use gpuheal_spoke_core::drain::PodFacts;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -19,7 +20,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     clock,
     execute::api::{Error, Kube},
-    healaction::HealAction,
+    healaction::{HealAction, PodRecord},
 };
 
 /// Longest message that the API server takes.
@@ -58,6 +59,34 @@ impl Moment {
     }
 }
 
+/// A pod that an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whose {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl From<&PodFacts> for Whose {
+    fn from(pod: &PodFacts) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
+impl From<&PodRecord> for Whose {
+    fn from(pod: &PodRecord) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
+impl Whose {
+    /// Its UID.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
 /// Posts Events.
 #[derive(Clone, Debug)]
 pub struct Events {
@@ -86,6 +115,22 @@ impl Events {
             ..ObjectReference::default()
         };
         self.post("default", about, command, moment, kind, message).await
+    }
+
+    /// On a pod of the command's node; the same moment is told once.
+    ///
+    /// # Errors
+    /// Why it was not posted.
+    pub async fn on_pod(&self, command: &Command, pod: &Whose, moment: &Moment, kind: Kind, message: &str) -> Result<(), Error> {
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(pod.name.clone()),
+            namespace: Some(pod.namespace.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.post(&pod.namespace, about, command, moment, kind, message).await
     }
 
     /// On the command's HealAction.

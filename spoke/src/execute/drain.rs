@@ -30,7 +30,7 @@ use tokio::{
 use self::{evict::Outcome, jobs::Jobs, scope::Scope};
 use super::{Ctx, guard::Halt, mark, notify, run::Run};
 use crate::{
-    events::{Kind, Moment},
+    events::{Kind, Moment, Whose},
     healaction::PodRecord,
     metrics,
     verify::{hub_now, record_now},
@@ -45,6 +45,9 @@ const LIST_WAIT: Duration = Duration::from_secs(20);
 const LAST_WAIT: Duration = Duration::from_secs(60);
 /// Pods that an intent names: a node has 16 GPUs at most, and seven slices of each.
 const EXPECTED_MAX: usize = 128;
+
+/// Pods that one drain posts Events on, three each at most: evicted or deleted, and what kept it before. As many as an intent names.
+const TOLD_MAX: usize = EXPECTED_MAX;
 
 type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Error>> + Send>>;
 
@@ -95,10 +98,15 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         spared: spared(&plan).collect(),
         scope: scope.words(&plan),
         told_past: BTreeSet::new(),
+        told_pods: BTreeSet::new(),
         other_devices: scope.into_other_devices(),
         kept: String::new(),
         index,
     };
+    for record in work.skipped.clone() {
+        let left = format!("left on node {}: {}", run.command.target.node.name, record.reason);
+        work.tell_pod(run, Whose::from(&record), "stays", Kind::Warning, left);
+    }
     let (node, pods) = (&run.command.target.node.name, work.jobs.len());
     tracing::info!(command.id = %run.command.id, node.name = %node, pods, scope = work.scope, "draining");
     let result = work.run(run, &mut events).await;
@@ -204,6 +212,8 @@ struct Work<'a> {
     scope: String,
     /// UIDs of those of whom it was told that they went past their budgets.
     told_past: BTreeSet<String>,
+    /// UIDs of those that an Event was posted on.
+    told_pods: BTreeSet<String>,
     /// ResourceClaims that are for no GPU.
     other_devices: BTreeSet<String>,
     /// What to say of volumes that a dead node keeps.
@@ -285,6 +295,8 @@ impl Work<'_> {
     /// It is to stay after all, and is named.
     fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
         if let Some((record, told)) = self.jobs.stays(uid, why) {
+            let left = format!("left on node {}: {why}", run.command.target.node.name);
+            self.tell_pod(run, Whose::from(&record), "stays", Kind::Warning, left);
             self.skipped.push(record);
             tell(run, Moment::of("stays", uid), told);
         }
@@ -292,7 +304,7 @@ impl Work<'_> {
 
     fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
         if let Some(told) = self.jobs.waits(uid, why, Instant::now()) {
-            tell(run, Moment::of("blocked", uid), told);
+            self.tell_blocked(run, uid, told);
         }
     }
 
@@ -337,19 +349,38 @@ impl Work<'_> {
         stays(pod, &rules).or_else(|| now.stuck.clone())
     }
 
+    fn tell_blocked(&mut self, run: &mut Run<'_>, uid: &str, told: String) {
+        if let Some(pod) = self.jobs.pod(uid).map(Whose::from) {
+            self.tell_pod(run, pod, "blocked", Kind::Warning, told.clone());
+        }
+        tell(run, Moment::of("blocked", uid), told);
+    }
+
+    /// An Event on the pod itself, where its owners look; beyond [`TOLD_MAX`] pods the HealAction alone tells.
+    fn tell_pod(&mut self, run: &mut Run<'_>, pod: Whose, what: &'static str, kind: Kind, message: String) {
+        if !self.told_pods.contains(pod.uid()) && self.told_pods.len() >= TOLD_MAX {
+            return;
+        }
+        self.told_pods.insert(pod.uid().to_owned());
+        let (events, command, moment) = (run.ctx.events.clone(), run.command.clone(), Moment::of(what, pod.uid()));
+        run.aside(None, async move { events.on_pod(&command, &pod, &moment, kind, &message).await });
+    }
+
     /// Each once: whoever asked for it, and whose pod it was, are to see it.
     fn tell_past_budgets(&mut self, run: &mut Run<'_>) {
         for (pod, told) in self.jobs.past_budgets() {
             if self.told_past.insert(pod.uid.clone()) {
                 tracing::warn!(command.id = %run.command.id, pod.uid = pod.uid, "deleted past its budget");
-                tell(run, Moment::of("past-budget", &pod.uid), told);
+                tell(run, Moment::of("past-budget", &pod.uid), told.clone());
+                self.tell_pod(run, Whose::from(&pod), "past-budget", Kind::Warning, told);
             }
         }
     }
 
     fn answered(&mut self, run: &mut Run<'_>, done: Result<(String, Outcome), tokio::task::JoinError>) {
         let Ok((uid, outcome)) = done else { return };
-        if outcome == Outcome::Accepted {
+        let evicted = outcome == Outcome::Accepted;
+        if evicted {
             run.ctx.deps.metrics.inc(metrics::EVICTED, &[]);
         }
         if let Outcome::NoRight { why } = &outcome {
@@ -357,7 +388,10 @@ impl Work<'_> {
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
-            tell(run, Moment::of("blocked", &uid), blocked);
+            self.tell_blocked(run, &uid, blocked);
+        } else if let Some(pod) = self.jobs.pod(&uid).filter(|_| evicted && !self.jobs.is_past_budget(&uid)).map(Whose::from) {
+            let told = format!("evicted from node {}", run.command.target.node.name);
+            self.tell_pod(run, pod, "evict", Kind::Normal, told);
         }
     }
 

@@ -445,6 +445,18 @@ impl World {
         all
     }
 
+    /// Events on pods of the claim's namespace, each as its action, its pod and its type.
+    pub(crate) async fn pod_events(&self) -> Vec<(String, String, String)> {
+        let list = self.get(&format!("/api/v1/namespaces/{}/events", self.ns)).await.unwrap();
+        let ours =
+            list["items"].as_array().cloned().unwrap_or_default().into_iter().filter(|event| event["reason"] == "GPUSelfHealing");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut all: Vec<_> =
+            ours.map(|event| (text(&event["action"]), text(&event["involvedObject"]["name"]), text(&event["type"]))).collect();
+        all.sort();
+        all
+    }
+
     /// Waits for the Event on the command's HealAction, the last call of all.
     pub(crate) async fn told_all(&self, command: &Command) {
         settled::is_true("the last Event is posted", || async {

@@ -103,7 +103,7 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         ),
         (
             |f| lose(f, "create", "pods/eviction"),
-            "problem rights spoke lacks 1 of 8 rights for heal",
+            "problem rights spoke lacks 1 of 9 rights for heal",
             "deploy/spoke/modes/heal.yaml",
         ),
         (

@@ -209,6 +209,11 @@ impl Jobs {
         self.by_uid.get(uid).filter(|job| job.state == State::Waiting && !job.doubt).map(|job| &job.pod)
     }
 
+    /// A pod that is to go or went.
+    pub(super) fn pod(&self, uid: &str) -> Option<&PodFacts> {
+        self.by_uid.get(uid).map(|job| &job.pod)
+    }
+
     /// It is asked for later, since something that time or a person mends is in the way. Gives what to tell people when that is new.
     pub(super) fn waits(&mut self, uid: &str, why: &str, now: Instant) -> Option<String> {
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
@@ -420,6 +425,11 @@ impl Jobs {
             job.attempt = 0;
             job.due = now;
         }
+    }
+
+    /// Whether it went past its budget, or may have.
+    pub(super) fn is_past_budget(&self, uid: &str) -> bool {
+        self.by_uid.get(uid).is_some_and(|job| job.past_budget)
     }
 
     /// Those that went past their budgets, or are about to, with what to tell people.

@@ -22,6 +22,7 @@ testkube::claims![
     a_stateful_pod_whose_namespace_says_nothing_stays_and_the_node_is_not_called_drained,
     each_eviction_is_bound_to_the_uid_and_carries_the_pods_grace,
     a_budget_is_kept_its_pod_waits_and_is_named_and_others_go_on,
+    each_pod_has_its_own_events_of_what_was_done_to_it_or_why_not_once_whoever_takes_the_drain_up,
     past_its_deadline_a_drain_stops_and_says_what_is_left,
     a_lost_answer_is_looked_up_and_the_pod_is_not_evicted_twice,
     a_pod_under_two_budgets_waits_for_a_person_who_is_told_which_and_others_go_on,
@@ -92,6 +93,26 @@ async fn a_budget_is_kept_its_pod_waits_and_is_named_and_others_go_on(w: World) 
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     w.gone("guarded-1").await;
+}
+
+async fn each_pod_has_its_own_events_of_what_was_done_to_it_or_why_not_once_whoever_takes_the_drain_up(w: World) {
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    w.gpu_pod("kept-1", "n1", json!({"metadata": {"labels": {"gpu-selfhealing.io/evict": "never"}}})).await;
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain(&w, &spoke).await;
+    let event = |what: &str, pod: &str, kind: &str| (what.to_owned(), pod.to_owned(), kind.to_owned());
+    let so_far = [event("blocked", "guarded-1", "Warning"), event("evict", "web-1", "Normal"), event("stays", "kept-1", "Warning")];
+    settled::is_true("each is told", || async { w.pod_events().await == so_far }).await;
+    w.gone("web-1").await;
+    w.kill_and_free(spoke).await;
+    spoke = Spoke::start(&w, "b", "").await;
+    w.free_budget().await;
+    spoke.ended(command.id).await;
+    w.told_all(&command).await;
+    let mut at_last = so_far.to_vec();
+    at_last.insert(1, event("evict", "guarded-1", "Normal"));
+    assert_eq!(w.pod_events().await, at_last);
 }
 
 async fn past_its_deadline_a_drain_stops_and_says_what_is_left(w: World) {

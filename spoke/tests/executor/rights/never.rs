@@ -234,11 +234,6 @@ fn by_no_role(w: &World) -> Vec<Try> {
         delete("delete a claim", &core(&w.ns, "persistentvolumeclaims/any")),
         get("list volumes", "/api/v1/persistentvolumes"),
         get("list Events of a namespace", &core(&w.ns, "events")),
-        post(
-            "post an Event in somebody's namespace",
-            &core(&w.ns, "events"),
-            object("v1", "Event", "made", &json!({"involvedObject": {"namespace": w.ns}})),
-        ),
         delete("delete Events of nodes", &core("default", "events")),
         post(
             "bind itself to cluster-admin",
@@ -320,6 +315,14 @@ fn by_grant(w: &World) -> Vec<(Grant, Try)> {
             ),
         ),
         (Grant::Heal, get("read a pod", &pod)),
+        (
+            Grant::Heal,
+            post(
+                "post an Event on a pod",
+                &format!("/api/v1/namespaces/{}/events?dryRun=All", w.ns),
+                object("v1", "Event", "made", &json!({"involvedObject": {"kind": "Pod", "name": "web-1", "namespace": w.ns}})),
+            ),
+        ),
         (Grant::Restart, merge("restart a workload", &workload, restarted)),
         (Grant::PastBudgets, Try::new("delete a pod", Method::DELETE, &pod, "application/json", Some(options))),
     ]
