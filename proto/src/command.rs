@@ -150,8 +150,6 @@ pub struct Drain {
     pub allow_pdb_bypass: bool,
     /// Pods with storage too, where their namespace allows it.
     pub include_stateful: bool,
-    /// Prefixes of resource names that make a pod a GPU pod; empty = `nvidia.com/gpu` and `nvidia.com/mig-`.
-    pub resource_prefixes: Vec<String>,
 }
 
 words!(

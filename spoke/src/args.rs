@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gpuheal_proto::{ids::ReplicaId, kubernetes, words::Level};
-use gpuheal_spoke_core::ceiling::parse_duration;
+use gpuheal_spoke_core::{ceiling::parse_duration, gpu_resources};
 
 use crate::{
     ceiling::Flags,
@@ -59,6 +59,10 @@ pub struct Doctor {
     /// How far the spoke is to go here; mode approve takes what heal does.
     #[arg(long, value_enum, default_value_t = Grant::Observe)]
     pub mode: Grant,
+    /// What counts as a GPU: the name of an extended resource, or with - or / at its end how names begin. May be repeated. NVIDIA's own
+    /// when left out: nvidia.com/gpu and nvidia.com/mig-.
+    #[arg(long = "gpu-resource", env = "GPUHEAL_GPU_RESOURCES", value_name = "NAME", value_delimiter = ',', value_parser = gpu_resources::parse)]
+    pub gpu_resources: Vec<String>,
     /// Label selector of DCGM exporter pods.
     #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
     pub exporter_selector: String,
@@ -131,6 +135,10 @@ pub struct Run {
     /// File with the bearer token that posts must show; without it nobody may post.
     #[arg(long, env = "GPUHEAL_WEBHOOK_TOKEN_FILE", value_name = "FILE")]
     pub webhook_token_file: Option<PathBuf>,
+    /// What counts as a GPU: the name of an extended resource, or with - or / at its end how names begin. May be repeated. NVIDIA's own
+    /// when left out: nvidia.com/gpu and nvidia.com/mig-.
+    #[arg(long = "gpu-resource", env = "GPUHEAL_GPU_RESOURCES", value_name = "NAME", value_delimiter = ',', value_parser = gpu_resources::parse)]
+    pub gpu_resources: Vec<String>,
     /// Label selector of DCGM exporter pods.
     #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
     pub exporter_selector: String,

@@ -41,7 +41,8 @@ impl TestCluster {
 
     /// The same over a journal of the given size.
     pub(crate) async fn with_journal(dir: tempfile::TempDir, limits: Limits) -> Self {
-        let (mut keep_nodes, mut keep_pods, nodes) = cluster::keepers(Ears::new(vec![]));
+        let (mut keep_nodes, mut keep_pods, nodes) =
+            cluster::keepers(Ears::new(vec![]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
         let (_, exporters, _) = KeepServices::new();
         let (leadership, leading) = watch::channel(Leadership::Leading { lease_transitions: 3 });
         let (attachment, attached) = watch::channel(Attachment { generation: Some(7), ..Attachment::default() });
@@ -138,7 +139,7 @@ impl TestCluster {
 /// A node as it is kept, from its JSON.
 pub(crate) fn node_entry(node: Value) -> Arc<NodeEntry> {
     let name = node["metadata"]["name"].as_str().expect("a node has a name").to_owned();
-    let (mut keep, _, nodes) = cluster::keepers(Ears::new(vec![]));
+    let (mut keep, _, nodes) = cluster::keepers(Ears::new(vec![]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
     keep.put(serde_json::from_value(node).expect("a node"));
     nodes.node(&name).expect("it was just put there")
 }

@@ -19,6 +19,7 @@ mod wire;
 use std::{sync::Arc, time::Duration};
 
 use gpuheal_proto::kubernetes::CONFIG_MAP;
+use gpuheal_spoke_core::gpu_resources::GpuResources;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{Client, Resource};
 use tokio::{sync::watch, task::JoinSet};
@@ -30,7 +31,7 @@ pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
 pub use node::NodeEntry;
 pub use plugins::Plugins;
 pub use pod::{Owner, PodEntry};
-pub(crate) use resources::{gpu_count, is_gpu};
+pub(crate) use resources::gpu_count;
 pub use service::{ServicePod, ServicePods};
 pub use touched::Touched;
 pub(crate) use wire::PodSeen;
@@ -52,6 +53,7 @@ pub struct Nodes {
     pods: Shared<PodTable>,
     changes: watch::Receiver<u64>,
     listed: watch::Receiver<Listed>,
+    gpus: GpuResources,
 }
 
 /// What has been listed once. A reflector's own `wait_until_ready` wakes only the last of several waiters.
@@ -70,8 +72,15 @@ impl Nodes {
         pods: Shared<PodTable>,
         changes: watch::Receiver<u64>,
         listed: watch::Receiver<Listed>,
+        gpus: GpuResources,
     ) -> Self {
-        Self { nodes, pods, changes, listed }
+        Self { nodes, pods, changes, listed, gpus }
+    }
+
+    /// Which resources are GPUs here, by which all of this was kept.
+    #[must_use]
+    pub const fn gpus(&self) -> &GpuResources {
+        &self.gpus
     }
 
     /// The node of that name.
@@ -139,6 +148,8 @@ pub struct Config {
     pub exporter_selector: String,
     /// Label selectors of device plugin pods; one watch each.
     pub plugin_selectors: Vec<String>,
+    /// Which resources are GPUs.
+    pub gpu_resources: GpuResources,
     /// A list from scratch this often.
     pub resync: Duration,
 }
@@ -171,7 +182,7 @@ pub fn spawn(
 ) -> (Views, JoinSet<()>) {
     let heard = Heard::new();
     let shared = follow::Shared { metrics: Arc::clone(metrics), heard: Arc::clone(&heard), cancel: cancel.clone() };
-    let (keep_nodes, keep_pods, nodes) = tables::keepers(tables::Ears::new(touched));
+    let (keep_nodes, keep_pods, nodes) = tables::keepers(tables::Ears::new(touched), &config.gpu_resources);
     let (keep_exporters, exporters, exporter_changes) = service::KeepServices::new();
     let (keep_config, config_map) = config_map::KeepConfig::new();
     let pods = || Pod::url_path(&(), None);

@@ -36,7 +36,6 @@ fn command() -> Command {
                 on_deadline: DeadlineOutcome::Stop,
                 allow_pdb_bypass: false,
                 include_stateful: true,
-                resource_prefixes: vec![],
             }),
         ],
     }

@@ -117,7 +117,6 @@ impl TryFrom<v1::DrainStep> for Drain {
             },
             allow_pdb_bypass: drain.allow_pdb_bypass,
             include_stateful: drain.include_stateful,
-            resource_prefixes: drain.resource_prefixes,
         })
     }
 }
@@ -178,7 +177,6 @@ impl From<&Step> for v1::Step {
                 on_deadline: outcome(drain.on_deadline).into(),
                 allow_pdb_bypass: drain.allow_pdb_bypass,
                 include_stateful: drain.include_stateful,
-                resource_prefixes: drain.resource_prefixes.clone(),
             }),
             Step::RestartWorkload { owners } => Wire::RestartWorkload(v1::RestartWorkloadStep { owners: owners.clone() }),
             Step::Release { undo } => Wire::Release(v1::ReleaseStep { undo: Some(undo.into()) }),

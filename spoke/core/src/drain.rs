@@ -15,6 +15,8 @@ use std::{
 
 use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 
+use crate::gpu_resources::GpuResources;
+
 pub use self::{
     answer::{Answer, Reply, backoff, classify, lacks_right},
     pod::PodFacts,
@@ -23,8 +25,6 @@ pub use self::{
 
 /// How the reason of a pod that is spared begins.
 const USES_ANOTHER: &str = "uses another GPU";
-/// GPU resources when the command names none.
-const RESOURCE_PREFIXES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 /// What the label [`LABEL_EVICT`] may say. Anything else is a protection that somebody has mistyped, and protects.
 pub const EVICT_WORDS: [&str; 3] = ["now", "after-completion", "never"];
 /// Kubernetes' own default grace.
@@ -40,6 +40,8 @@ pub type Ready = BTreeMap<String, BTreeSet<String>>;
 pub struct Rules<'a> {
     /// The command's words.
     pub drain: &'a Drain,
+    /// Which resources are GPUs.
+    pub gpus: &'a GpuResources,
     /// The GPU, when the fault is one GPU's.
     pub gpu: Option<&'a GpuUuid>,
     /// Namespaces that the ceiling lets us touch.
@@ -187,7 +189,7 @@ fn not_ours(pod: &PodFacts, rules: &Rules<'_>) -> Option<&'static str> {
     if pod.owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet") {
         return Some("DaemonSet pod: it would come back at once");
     }
-    if !holds_gpu(pod, rules.drain, rules.other_devices) {
+    if !holds_gpu(pod, rules.gpus, rules.other_devices) {
         return Some("holds no GPU");
     }
     None
@@ -234,16 +236,9 @@ pub fn after_completion(pod: &PodFacts) -> bool {
 /// Whether a pod holds GPUs: requests of any container, init containers included, or a claim of devices of which it is not
 /// known that they are others.
 #[must_use]
-pub fn holds_gpu(pod: &PodFacts, drain: &Drain, other_devices: &BTreeSet<String>) -> bool {
-    pod.resources.iter().any(|resource| asks_for_gpu(resource, drain))
+pub fn holds_gpu(pod: &PodFacts, gpus: &GpuResources, other_devices: &BTreeSet<String>) -> bool {
+    pod.resources.iter().any(|resource| gpus.is_gpu(resource))
         || pod.device_claims().any(|claim| claim.is_none_or(|claim| !other_devices.contains(&claim)))
-}
-
-fn asks_for_gpu(resource: &str, drain: &Drain) -> bool {
-    match drain.resource_prefixes.as_slice() {
-        [] => RESOURCE_PREFIXES.iter().any(|prefix| resource.starts_with(prefix)),
-        prefixes => prefixes.iter().any(|prefix| resource.starts_with(prefix.as_str())),
-    }
 }
 
 /// Grace to ask for, in whole seconds: the pod's own, capped, never below one second.

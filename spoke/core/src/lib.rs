@@ -4,6 +4,7 @@
 pub mod ceiling;
 pub mod derive;
 pub mod drain;
+pub mod gpu_resources;
 pub mod mark;
 pub mod release;
 pub mod scrape;

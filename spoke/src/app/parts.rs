@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use gpuheal_spoke_core::verify::Trust;
+use gpuheal_spoke_core::{gpu_resources::GpuResources, verify::Trust};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
@@ -78,6 +78,7 @@ impl Parts {
                 namespace: run.namespace.clone(),
                 exporter_selector: run.exporter_selector.clone(),
                 plugin_selectors: run.device_plugin_selectors.clone(),
+                gpu_resources: GpuResources::of(&run.gpu_resources),
                 resync: RESYNC,
             },
             vec![Arc::clone(&touched), Arc::clone(&seen_nodes)],

@@ -9,6 +9,7 @@ mod objects;
 use std::time::Duration;
 
 use gpuheal_proto::chain::chain;
+use gpuheal_spoke_core::gpu_resources::GpuResources;
 use kube::{Api, Client, api::ListParams, client::Body};
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -33,7 +34,8 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
     let namespace = args.namespace.as_str();
     let server = server(&client).await;
     let home = objects::is_there(&client, namespace);
-    let gpu_pods = around::pods(&client, args);
+    let gpus = GpuResources::of(&args.gpu_resources);
+    let gpu_pods = around::pods(&client, args, &gpus);
     let account = access::account(&client, namespace);
     let (home, (pods, exporter_pods), account) = tokio::join!(home, gpu_pods, account);
     let (budgets, allowed, local_claims, exporters) = tokio::join!(
@@ -54,7 +56,7 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
         lease: objects::lease(&client, namespace).await,
         fence: objects::fence(&client, namespace).await,
         config: objects::config(&client, namespace).await,
-        nodes: around::nodes(&client).await,
+        nodes: around::nodes(&client, &gpus).await,
         exporters,
         webhook: around::webhook(args).await,
         pods,

@@ -63,13 +63,15 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     let config = run.ctx.config();
     let claims = look::claims(&run.ctx.kube, run.command.target.node.name.as_str(), &pods).await;
     let scope = Scope::of(run.ctx, run.command, claims, &earlier);
-    scope.tell(&mut pods, drain);
-    let storage = look::storage(&run.ctx.kube, &pods, drain, scope.other_devices()).await;
+    let gpus = run.ctx.deps.nodes.gpus();
+    scope.tell(&mut pods, gpus);
+    let storage = look::storage(&run.ctx.kube, &pods, (drain, gpus), scope.other_devices()).await;
     let ready_by_owner = look::ready_by_owner(&run.ctx.deps.nodes, &BTreeSet::new());
     let mut plan = plan(
         pods,
         &Rules {
             drain,
+            gpus: run.ctx.deps.nodes.gpus(),
             gpu: scope.gpu(),
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &storage.allowed,
@@ -143,11 +145,12 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
     let config = ctx.config();
     let scope = Scope::of(ctx, command, Claims::default(), &[]);
     let mut pods: Vec<_> = pods.iter().map(|pod| pod.facts()).collect();
-    scope.tell(&mut pods, drain);
+    scope.tell(&mut pods, ctx.deps.nodes.gpus());
     let plan = plan(
         pods,
         &Rules {
             drain,
+            gpus: ctx.deps.nodes.gpus(),
             gpu: scope.gpu(),
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &BTreeSet::new(),
@@ -320,7 +323,9 @@ impl Work<'_> {
         let (kube, node) = (&run.ctx.kube, run.command.target.node.name.as_str());
         loop {
             let ask = async {
-                let known = look::storage(kube, std::slice::from_ref(pod), self.drain, &self.other_devices).await;
+                let known =
+                    look::storage(kube, std::slice::from_ref(pod), (self.drain, run.ctx.deps.nodes.gpus()), &self.other_devices)
+                        .await;
                 let stuck = volumes::in_the_way(kube, node, pod, &known.volumes).await;
                 let unread = known.unread.clone().or_else(|| Some(chain(stuck.as_ref().err()?).to_string()));
                 StorageNow { known, stuck: stuck.ok().flatten(), unread }
@@ -338,6 +343,7 @@ impl Work<'_> {
         let config = run.ctx.config();
         let rules = Rules {
             drain: self.drain,
+            gpus: run.ctx.deps.nodes.gpus(),
             gpu: None,
             namespace_allowed: &|namespace| config.namespace_allowed(namespace),
             stateful_allowed: &now.known.allowed,

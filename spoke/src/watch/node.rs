@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use gpuheal_proto::kubernetes::{ANNOTATION_PLAN_REVISION, PREFIX};
 use gpuheal_spoke_core::{
+    gpu_resources::GpuResources,
     mark::NodeFacts,
     scrape::{
         allocatable::{self, Offer},
@@ -15,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{
     pool::Pool,
-    resources::{gpu_count, is_gpu},
+    resources::gpu_count,
     wire::{Condition, NodeSeen, moment},
 };
 
@@ -31,6 +32,14 @@ pub(super) struct Pools {
     pairs: Pool<Pair>,
     conditions: Pool<Condition>,
     offers: Pool<Vec<Offer>>,
+    gpus: GpuResources,
+}
+
+impl Pools {
+    /// Of nodes that offer these.
+    pub(super) fn of(gpus: &GpuResources) -> Self {
+        Self { gpus: gpus.clone(), ..Self::default() }
+    }
 }
 
 /// A node. About 1 KiB, and a twentieth of what the API server says of it.
@@ -76,8 +85,9 @@ impl NodeEntry {
             spec.is_some_and(|spec| spec.unschedulable.is_some())
         });
         let capacity = status.capacity.as_ref();
-        let has = |(name, amount): (&String, &Quantity)| is_gpu(name) && amount.0 != "0";
-        let offers = allocatable::offers(&texts(capacity), &texts(status.allocatable.as_ref()));
+        let (gpus, offered) = (pools.gpus.clone(), status.allocatable.as_ref());
+        let has = |(name, amount): (&String, &Quantity)| gpus.is_gpu(name) && amount.0 != "0";
+        let offers = allocatable::offers(&texts(capacity, &gpus), &texts(offered, &gpus), &gpus);
         let conditions = status.conditions.into_iter().flatten();
         let addresses = status.addresses.iter().flatten();
         let taints = spec.taints.filter(|taints| !taints.is_empty());
@@ -87,8 +97,8 @@ impl NodeEntry {
             resource_version: boxed(metadata.resource_version),
             created_unix_ms: metadata.creation_timestamp.as_ref().map_or(0, |at| moment(at).unix_ms()),
             boot_id: boxed(status.node_info.boot_id),
-            capacity_gpus: gpu_count(capacity),
-            allocatable_gpus: gpu_count(status.allocatable.as_ref()),
+            capacity_gpus: gpu_count(capacity, &gpus),
+            allocatable_gpus: gpu_count(offered, &gpus),
             has_gpus: capacity.is_some_and(|all| all.iter().any(has)),
             marked: false,
             unschedulable: spec.unschedulable,
@@ -204,8 +214,8 @@ fn boxed(text: Option<String>) -> Box<str> {
     text.unwrap_or_default().into()
 }
 
-fn texts(map: Option<&BTreeMap<String, Quantity>>) -> BTreeMap<String, String> {
-    map.into_iter().flatten().filter(|(name, _)| is_gpu(name)).map(|(name, amount)| (name.clone(), amount.0.clone())).collect()
+fn texts(map: Option<&BTreeMap<String, Quantity>>, gpus: &GpuResources) -> BTreeMap<String, String> {
+    map.into_iter().flatten().filter(|(name, _)| gpus.is_gpu(name)).map(|(name, amount)| (name.clone(), amount.0.clone())).collect()
 }
 
 fn pairs(all: BTreeMap<String, String>, pool: &mut Pool<Pair>) -> Pairs {

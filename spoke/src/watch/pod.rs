@@ -7,11 +7,13 @@ use std::{
 };
 
 use gpuheal_proto::{kubernetes::LABEL_EVICT, time::Timestamp};
-use gpuheal_spoke_core::drain::{PodFacts, pod};
+use gpuheal_spoke_core::{
+    drain::{PodFacts, pod},
+    gpu_resources::GpuResources,
+};
 
 use super::{
     pool::Pool,
-    resources::is_gpu,
     wire::{ClaimReference, Container, OwnerReference, PodSeen, moment},
 };
 
@@ -21,6 +23,14 @@ pub(super) struct Pools {
     texts: Pool<str>,
     owners: Pool<Owner>,
     resources: Pool<BTreeMap<String, u64>>,
+    gpus: GpuResources,
+}
+
+impl Pools {
+    /// Of pods that ask for these.
+    pub(super) fn of(gpus: &GpuResources) -> Self {
+        Self { gpus: gpus.clone(), ..Self::default() }
+    }
 }
 
 /// The owner that controls a pod.
@@ -68,13 +78,13 @@ pub struct PodEntry {
 impl PodEntry {
     /// What is kept of a pod; nothing of one that asks for no GPU, by resource or by claim.
     pub(super) fn of(seen: PodSeen, pools: &mut Pools) -> Option<Self> {
-        if !holds_gpu(&seen) {
+        if !holds_gpu(&seen, &pools.gpus) {
             return None;
         }
         let PodSeen { metadata, spec, status } = seen;
         let containers = spec.containers.as_deref().unwrap_or_default();
         let resources = together(containers, spec.init_containers.as_deref().unwrap_or_default());
-        let gpus: u64 = resources.iter().filter(|(name, _)| is_gpu(name)).map(|(_, amount)| amount).sum();
+        let gpus: u64 = resources.iter().filter(|(name, _)| pools.gpus.is_gpu(name)).map(|(_, amount)| amount).sum();
         let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
         let made = status.resource_claim_statuses.unwrap_or_default();
         let ready = |all: &Vec<super::wire::Condition>| all.iter().any(|one| one.kind == "Ready" && one.status == "True");
@@ -126,10 +136,10 @@ impl PodEntry {
 }
 
 /// Whether a pod asks for GPUs, by resource or by claim.
-fn holds_gpu(pod: &PodSeen) -> bool {
+fn holds_gpu(pod: &PodSeen, gpus: &GpuResources) -> bool {
     let names = |container: &Container| {
         let both = container.resources.iter().flat_map(|both| [both.limits.as_ref(), both.requests.as_ref()]);
-        both.flatten().any(|map| map.keys().any(|name| is_gpu(name)))
+        both.flatten().any(|map| map.keys().any(|name| gpus.is_gpu(name)))
     };
     let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers).flatten();
     pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) || containers.into_iter().any(names)

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, RwLock},
 };
 
+use gpuheal_spoke_core::gpu_resources::GpuResources;
 use tokio::sync::watch;
 
 use super::{
@@ -129,11 +130,11 @@ impl Ears {
 }
 
 /// Keepers of nodes and of GPU pods, and the view of both.
-pub(crate) fn keepers(ears: Ears) -> (KeepNodes, KeepPods, Nodes) {
+pub(crate) fn keepers(ears: Ears, gpus: &GpuResources) -> (KeepNodes, KeepPods, Nodes) {
     let (nodes, pods) = (Shared::<NodeTable>::default(), Shared::<PodTable>::default());
-    let view = Nodes::new(Arc::clone(&nodes), Arc::clone(&pods), ears.changed.subscribe(), ears.listed.subscribe());
-    let pods = KeepPods { table: pods, pools: pod::Pools::default(), ears: ears.clone(), list: 0 };
-    (KeepNodes { table: nodes, pools: node::Pools::default(), ears, list: 0 }, pods, view)
+    let view = Nodes::new(Arc::clone(&nodes), Arc::clone(&pods), ears.changed.subscribe(), ears.listed.subscribe(), gpus.clone());
+    let pods = KeepPods { table: pods, pools: pod::Pools::of(gpus), ears: ears.clone(), list: 0 };
+    (KeepNodes { table: nodes, pools: node::Pools::of(gpus), ears, list: 0 }, pods, view)
 }
 
 /// Keeps nodes.

@@ -71,7 +71,6 @@ pub(crate) fn drain() -> Step {
         on_deadline: DeadlineOutcome::Stop,
         allow_pdb_bypass: false,
         include_stateful: true,
-        resource_prefixes: vec![],
     })
 }
 

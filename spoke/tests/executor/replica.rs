@@ -95,6 +95,7 @@ impl Spoke {
             namespace: w.home.clone(),
             exporter_selector: "app=nvidia-dcgm-exporter".into(),
             plugin_selectors: Vec::new(),
+            gpu_resources: Default::default(),
             resync: Duration::from_secs(3600),
         };
         let (views, watches) = cluster::spawn(&client, &settings, vec![], &metrics, &stop);

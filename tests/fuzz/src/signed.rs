@@ -91,7 +91,6 @@ pub(crate) fn commands() -> Vec<Command> {
         on_deadline: DeadlineOutcome::Stop,
         allow_pdb_bypass: false,
         include_stateful: true,
-        resource_prefixes: vec!["nvidia.com/gpu".into()],
     };
     let undo = UndoField {
         kind: UndoKind::Label,

@@ -92,7 +92,6 @@ fn response() -> Response {
             allow_pdb_bypass: false,
             // Of no effect in a namespace whose owner has not labelled it: see gpu-selfhealing.io/stateful-eviction.
             include_stateful: true,
-            resource_prefixes: Vec::new(),
         },
     }
 }

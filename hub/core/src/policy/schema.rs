@@ -180,7 +180,7 @@ fn response(settings: &mut Settings, mut section: Section<'_>, problems: &mut Pr
         set(&mut drain.on_deadline, section.word("onDeadline", DeadlineOutcome::ALL, problems));
         set(&mut drain.allow_pdb_bypass, section.flag("allowPdbBypass", problems));
         set(&mut drain.include_stateful, section.flag("includeStateful", problems));
-        set(&mut drain.resource_prefixes, section.texts("resourcePrefixes", 32, problems));
+        section.refuse("resourcePrefixes", "what counts as a GPU is told to each cluster's spoke: --gpu-resource", problems);
         // Kept for evictions that a person asks for by hand: a drain by itself stops at its deadline instead.
         if drain.on_deadline == DeadlineOutcome::BypassPdb && !drain.allow_pdb_bypass {
             let path = section.path_of("onDeadline");

@@ -158,7 +158,11 @@ impl Scene {
         let map = |pick: fn(&(&str, &str, &str)) -> String| -> BTreeMap<String, String> {
             offers.iter().map(|offer| (offer.0.to_owned(), pick(offer))).collect()
         };
-        let offers = allocatable::offers(&map(|offer| offer.1.to_owned()), &map(|offer| offer.2.to_owned()));
+        let offers = allocatable::offers(
+            &map(|offer| offer.1.to_owned()),
+            &map(|offer| offer.2.to_owned()),
+            &crate::gpu_resources::GpuResources::default(),
+        );
         let node = self.node.clone();
         let view = NodeView { node: &node, conditions: &conditions, offers: &offers, plugin_started_at };
         self.held.take_node(&view, &self.settings, self.now)

@@ -24,6 +24,10 @@ fn with_storage(name: &str) -> PodFacts {
 }
 
 fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
+    planned_of(&GpuResources::default(), pods, change)
+}
+
+fn planned_of(gpus: &GpuResources, pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
     let gpuheal_proto::command::Step::Drain(mut drain) = testing::drain() else { unreachable!() };
     change(&mut drain);
     let allowed = BTreeSet::from(["ml".to_owned()]);
@@ -32,6 +36,7 @@ fn planned(pods: Vec<PodFacts>, change: impl FnOnce(&mut Drain)) -> Plan {
         pods,
         &Rules {
             drain: &drain,
+            gpus,
             gpu: None,
             namespace_allowed: &|namespace| namespace != "kube-system",
             stateful_allowed: &allowed,
@@ -80,7 +85,7 @@ fn init_containers_mig_slices_device_claims_and_own_resource_names_count_as_gpus
     let own = pod("own", &json!({"spec": {"containers": [{"resources": {"requests": {"example.com/accel": "1"}}}]}}));
     assert_eq!(names(&planned(vec![init, mig, dra, zero], |_| {}).stateless), ["dra", "init", "mig"]);
     assert_eq!(
-        names(&planned(vec![own, plain("a")], |drain| drain.resource_prefixes = vec!["example.com/".into()]).stateless),
+        names(&planned_of(&GpuResources::of(&["example.com/".to_owned()]), vec![own, plain("a")], |_| {}).stateless),
         ["own"]
     );
 }
@@ -168,6 +173,7 @@ fn with_one_gpu_at_fault_only_its_users_go_and_unknown_users_count_as_users() {
         vec![on("mine", "GPU-1"), on("other", "GPU-2"), plain("unknown"), plain("before"), on("moved", "GPU-1")],
         &Rules {
             drain: &drain,
+            gpus: &GpuResources::default(),
             gpu: Some(&gpu),
             namespace_allowed: &|_| true,
             stateful_allowed: &none,

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{command::Drain, ids::GpuUuid, time::Timestamp};
+use gpuheal_proto::{ids::GpuUuid, time::Timestamp};
 use serde_json::Value;
 
-use super::{PodFacts, asks_for_gpu, device};
+use super::{PodFacts, device};
+use crate::gpu_resources::GpuResources;
 
 /// A page says of a pod what was so for its predecessor of that name until the kubelet has given the GPUs out, the exporter has
 /// asked it, and both clocks are taken for one.
@@ -171,8 +172,8 @@ impl Claims {
 }
 
 /// Writes into a pod which GPUs it uses, if all of them are known.
-pub fn tell(pod: &mut PodFacts, drain: &Drain, users: Option<&Users>, claims: &Claims) {
-    let count = pod.amounts.iter().filter(|(resource, _)| asks_for_gpu(resource, drain)).map(|(_, amount)| amount).sum();
+pub fn tell(pod: &mut PodFacts, resources: &GpuResources, users: Option<&Users>, claims: &Claims) {
+    let count = pod.amounts.iter().filter(|(resource, _)| resources.is_gpu(resource)).map(|(_, amount)| amount).sum();
     let mut gpus = match (count, users) {
         (0, _) => BTreeSet::new(),
         (_, Some(users)) => match users.of(pod, count) {

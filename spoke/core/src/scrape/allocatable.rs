@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-/// Whole GPUs, or their time slices.
-const GPU: &str = "nvidia.com/gpu";
-/// The same under the name that `renameByDefault` gives shared ones.
-const GPU_SHARED: &str = "nvidia.com/gpu.shared";
+use crate::gpu_resources::GpuResources;
+
 /// MIG instances, by profile.
 const MIG_PREFIX: &str = "nvidia.com/mig-";
 /// Most GPU resources of a node. There are some 20 MIG profiles.
@@ -60,8 +58,8 @@ impl Offer {
 }
 
 /// The GPU resources of a node, from the two maps of its status.
-pub fn offers(capacity: &BTreeMap<String, String>, allocatable: &BTreeMap<String, String>) -> Vec<Offer> {
-    let ours = |name: &&String| matches!(name.as_str(), GPU | GPU_SHARED) || name.starts_with(MIG_PREFIX);
+pub fn offers(capacity: &BTreeMap<String, String>, allocatable: &BTreeMap<String, String>, gpus: &GpuResources) -> Vec<Offer> {
+    let ours = |name: &&String| gpus.is_gpu(name);
     let mut names: Vec<&String> = capacity.keys().chain(allocatable.keys()).filter(ours).collect();
     names.sort();
     names.dedup();
@@ -99,12 +97,17 @@ fn quantity(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    const GPU: &str = "nvidia.com/gpu";
+
     fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
         entries.iter().map(|(name, count)| ((*name).to_owned(), (*count).to_owned())).collect()
     }
 
     fn standing(capacity: &[(&str, &str)], allocatable: &[(&str, &str)]) -> Vec<(String, Standing)> {
-        offers(&map(capacity), &map(allocatable)).into_iter().map(|offer| (offer.resource.clone(), offer.standing())).collect()
+        offers(&map(capacity), &map(allocatable), &GpuResources::default())
+            .into_iter()
+            .map(|offer| (offer.resource.clone(), offer.standing()))
+            .collect()
     }
 
     #[test]
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_mig_relayout_is_told_from_a_loss() {
-        let offers = |entries: &[(&str, &str)]| offers(&map(entries), &map(entries));
+        let offers = |entries: &[(&str, &str)]| offers(&map(entries), &map(entries), &GpuResources::default());
         assert!(is_relayout(&offers(&[(GPU, "8")]), &offers(&[(GPU, "7"), ("nvidia.com/mig-1g.5gb", "7")])));
         assert!(is_relayout(&offers(&[(GPU, "8")]), &offers(&[(GPU, "32")])));
         assert!(!is_relayout(&offers(&[(GPU, "8")]), &offers(&[(GPU, "7")])));

@@ -46,7 +46,7 @@ fn nodes<'a>(known: &'a [Node], all: &mut Vec<Finding>) -> Vec<&'a str> {
     let mut tell = |level, found, next| all.push(Finding::new(level, "gpus", "", found, next));
     if with_gpus.is_empty() {
         let next = "install driver and device plugin, for instance by the GPU Operator; GPUs shared by DRA alone are not counted";
-        tell(Level::Problem, format!("none of {} nodes offers nvidia.com/gpu or nvidia.com/mig-*", known.len()), next);
+        tell(Level::Problem, format!("none of {} nodes offers what counts as a GPU (--gpu-resource)", known.len()), next);
     } else {
         let gpus: u32 = known.iter().map(|node| node.gpus).sum();
         tell(Level::Ok, format!("{gpus} GPUs on {} of {} nodes", with_gpus.len(), known.len()), "");

@@ -10,7 +10,10 @@ use gpuheal_proto::{
     chain::chain,
     kubernetes::{LABEL_EVICT, LABEL_STATEFUL_EVICTION},
 };
-use gpuheal_spoke_core::scrape::{alias::Aliases, dcgm, metric::Metric};
+use gpuheal_spoke_core::{
+    gpu_resources::GpuResources,
+    scrape::{alias::Aliases, dcgm, metric::Metric},
+};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, PersistentVolume, Pod, PodSpec},
     policy::v1::PodDisruptionBudget,
@@ -28,7 +31,7 @@ use super::{
 use crate::{
     args::Doctor,
     scrape::{self, Fetcher},
-    watch::{PodSeen, ServicePod, gpu_count, is_gpu},
+    watch::{PodSeen, ServicePod, gpu_count},
 };
 
 /// Exporters asked at once: of 8 MiB a page at most, 128 MiB.
@@ -40,13 +43,13 @@ const GPU_LABELS: [(&str, &str); 2] = [("nvidia.com/gpu.present", "true"), ("fea
 /// In the names of models without ECC memory: gamers' cards, which are found in many a lab.
 const WITHOUT_ECC: [&str; 2] = ["GeForce", "TITAN"];
 
-pub(super) async fn nodes(client: &Client) -> Seen<Vec<facts::Node>> {
+pub(super) async fn nodes(client: &Client, gpus: &GpuResources) -> Seen<Vec<facts::Node>> {
     all(&Api::<Node>::all(client.clone()), ListParams::default(), |node| {
         let status = node.status.unwrap_or_default();
         let labels = node.metadata.labels.unwrap_or_default();
         Some(facts::Node {
-            gpus: gpu_count(status.capacity.as_ref()),
-            offered: gpu_count(status.allocatable.as_ref()),
+            gpus: gpu_count(status.capacity.as_ref(), gpus),
+            offered: gpu_count(status.allocatable.as_ref(), gpus),
             labelled: GPU_LABELS.iter().any(|(key, value)| labels.get(*key).is_some_and(|has| has == value)),
             name: node.metadata.name.unwrap_or_default(),
         })
@@ -55,29 +58,29 @@ pub(super) async fn nodes(client: &Client) -> Seen<Vec<facts::Node>> {
 }
 
 /// GPU pods that a drain would look at, and exporters' pods.
-pub(super) async fn pods(client: &Client, args: &Doctor) -> (Seen<Vec<facts::Pod>>, Seen<Vec<ServicePod>>) {
+pub(super) async fn pods(client: &Client, args: &Doctor, gpus: &GpuResources) -> (Seen<Vec<facts::Pod>>, Seen<Vec<ServicePod>>) {
     let api: Api<Pod> = Api::all(client.clone());
     let exporters = ListParams::default().labels(&args.exporter_selector);
-    tokio::join!(all(&api, ListParams::default(), gpu_pod), all(&api, exporters, service_pod))
+    tokio::join!(all(&api, ListParams::default(), |pod| gpu_pod(pod, gpus)), all(&api, exporters, service_pod))
 }
 
 /// Whether it asks for GPUs, by resource or by claim.
-fn holds_gpu(spec: &PodSpec) -> bool {
+fn holds_gpu(spec: &PodSpec, gpus: &GpuResources) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let asked = containers.filter_map(|container| container.resources.as_ref());
     let asked = asked.flat_map(|both| [both.limits.as_ref(), both.requests.as_ref()]).flatten();
     spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty())
-        || asked.flat_map(BTreeMap::keys).any(|name| is_gpu(name))
+        || asked.flat_map(BTreeMap::keys).any(|name| gpus.is_gpu(name))
 }
 
-fn gpu_pod(pod: Pod) -> Option<facts::Pod> {
+fn gpu_pod(pod: Pod, gpus: &GpuResources) -> Option<facts::Pod> {
     let finished = pod
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref())
         .is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
     let mirror = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == "kubernetes.io/config.mirror");
-    if !pod.spec.as_ref().is_some_and(holds_gpu) || finished || mirror {
+    if !pod.spec.as_ref().is_some_and(|spec| holds_gpu(spec, gpus)) || finished || mirror {
         return None;
     }
     let controller = pod.metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
-use gpuheal_spoke_core::drain::{Claims, Devices, PodFacts, Ready, holds_gpu, pod, volume::Volume};
+use gpuheal_spoke_core::{
+    drain::{Claims, Devices, PodFacts, Ready, holds_gpu, pod, volume::Volume},
+    gpu_resources::GpuResources,
+};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
 use kube::{
     Api,
@@ -97,12 +100,17 @@ fn json(object: &DynamicObject) -> Value {
 }
 
 /// Asks about the storage of those pods that have some.
-pub(super) async fn storage(kube: &Kube, pods: &[PodFacts], drain: &Drain, other_devices: &BTreeSet<String>) -> Storage {
+pub(super) async fn storage(
+    kube: &Kube,
+    pods: &[PodFacts],
+    (drain, gpus): (&Drain, &GpuResources),
+    other_devices: &BTreeSet<String>,
+) -> Storage {
     let mut known = Storage::default();
     if !drain.include_stateful {
         return known;
     }
-    let stateful = pods.iter().filter(|pod| !pod.claims.is_empty() && holds_gpu(pod, drain, other_devices));
+    let stateful = pods.iter().filter(|pod| !pod.claims.is_empty() && holds_gpu(pod, gpus, other_devices));
     let claims: BTreeSet<_> =
         stateful.flat_map(|pod| pod.claims.iter().map(|claim| (pod.namespace.clone(), claim.clone()))).collect();
     let namespaces: BTreeSet<_> = claims.iter().map(|(namespace, _)| namespace.clone()).collect();

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use gpuheal_proto::{
-    command::{Command, Drain},
-    ids::GpuUuid,
+use gpuheal_proto::{command::Command, ids::GpuUuid};
+use gpuheal_spoke_core::{
+    drain::{Claims, Plan, PodFacts, Unknown, Users, users},
+    gpu_resources::GpuResources,
 };
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Unknown, Users, users};
 
 use super::super::Ctx;
 use crate::healaction::PodRecord;
@@ -41,9 +41,9 @@ impl Scope {
     }
 
     /// Writes into each pod which GPUs it uses, where the command is about one.
-    pub(super) fn tell(&self, pods: &mut [PodFacts], drain: &Drain) {
+    pub(super) fn tell(&self, pods: &mut [PodFacts], gpus: &GpuResources) {
         if self.gpu.is_some() {
-            pods.iter_mut().for_each(|pod| users::tell(pod, drain, self.users.as_ref().ok(), &self.claims));
+            pods.iter_mut().for_each(|pod| users::tell(pod, gpus, self.users.as_ref().ok(), &self.claims));
         }
     }
 

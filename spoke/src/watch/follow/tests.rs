@@ -29,7 +29,8 @@ async fn watched(bookmark_every: Duration, resync: Duration) -> Watched {
     let kubeconfig = Kubeconfig::from_yaml(&sim.kubeconfig_yaml()).unwrap();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
     let (heard, cancel, touched) = (Heard::new(), CancellationToken::new(), crate::watch::Touched::new());
-    let (keep, _, nodes) = tables::keepers(tables::Ears::new(vec![Arc::clone(&touched)]));
+    let (keep, _, nodes) =
+        tables::keepers(tables::Ears::new(vec![Arc::clone(&touched)]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
     let follow = Follow::<NodeSeen> {
         kind: NODES,
         client: Client::try_from(config).unwrap(),

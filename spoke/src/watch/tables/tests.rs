@@ -1,5 +1,6 @@
 //! What lists and events leave behind.
 
+use gpuheal_spoke_core::gpu_resources::GpuResources;
 use serde_json::json;
 
 use super::*;
@@ -17,7 +18,8 @@ fn pod(name: &str, node: &str, gpu: &str) -> PodSeen {
 #[test]
 fn only_a_whole_list_removes_what_it_does_not_bring_and_that_is_told() {
     let touched = Touched::new();
-    let (mut keep, _, nodes) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    let (mut keep, _, nodes) =
+        keepers(Ears::new(vec![Arc::clone(&touched)]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
     keep.begin();
     keep.put(node("a", "1"));
     keep.put(node("b", "1"));
@@ -39,7 +41,8 @@ fn only_a_whole_list_removes_what_it_does_not_bring_and_that_is_told() {
 #[test]
 fn a_list_of_what_is_known_already_moves_nothing_and_wakes_nobody() {
     let touched = Touched::new();
-    let (mut nodes, mut pods, view) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    let (mut nodes, mut pods, view) =
+        keepers(Ears::new(vec![Arc::clone(&touched)]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
     for list in 0..2 {
         let before = (view.node("a"), view.pods_on("a").pop());
         let changes = *view.changes().borrow();
@@ -62,7 +65,8 @@ fn a_list_of_what_is_known_already_moves_nothing_and_wakes_nobody() {
 #[test]
 fn a_pod_is_found_by_its_node_and_leaves_it_when_another_of_its_name_is_elsewhere() {
     let touched = Touched::new();
-    let (_, mut keep, nodes) = keepers(Ears::new(vec![Arc::clone(&touched)]));
+    let (_, mut keep, nodes) =
+        keepers(Ears::new(vec![Arc::clone(&touched)]), &gpuheal_spoke_core::gpu_resources::GpuResources::default());
     keep.put(pod("a", "n1", "nvidia.com/gpu"));
     keep.put(pod("b", "n1", "nvidia.com/gpu"));
     keep.put(pod("c", "n1", "cpu"));
@@ -76,4 +80,21 @@ fn a_pod_is_found_by_its_node_and_leaves_it_when_another_of_its_name_is_elsewher
     keep.put(pod("a", "n2", "cpu"));
     keep.remove(pod("b", "n1", "nvidia.com/gpu"));
     assert!(nodes.pods().is_empty() && names("n1").is_empty() && names("n2").is_empty());
+}
+
+/// Inventory, watch, what the device plugin offers, and the drain's plan.
+#[test]
+fn one_word_says_what_a_gpu_is_to_all_who_look_at_nodes_and_pods() {
+    let gpus = GpuResources::of(&["amd.com/gpu".to_owned()]);
+    let (mut nodes, mut pods, view) = keepers(Ears::new(vec![]), &gpus);
+    let status = json!({"capacity": {"amd.com/gpu": "8", "nvidia.com/gpu": "4"}, "allocatable": {"amd.com/gpu": "7", "nvidia.com/gpu": "4"}});
+    nodes.put(serde_json::from_value(json!({"metadata": {"name": "a", "uid": "a"}, "status": status})).unwrap());
+    pods.put(pod("theirs", "a", "nvidia.com/gpu"));
+    pods.put(pod("ours", "a", "amd.com/gpu"));
+    let node = view.node("a").unwrap();
+    assert_eq!((node.capacity_gpus, node.allocatable_gpus), (8, 7));
+    assert_eq!(node.offers().iter().map(|offer| offer.resource.as_str()).collect::<Vec<_>>(), ["amd.com/gpu"]);
+    let kept = view.pods_on("a");
+    assert_eq!(kept.iter().map(|pod| (&*pod.name, pod.gpus)).collect::<Vec<_>>(), [("ours", 1)]);
+    assert!(gpuheal_spoke_core::drain::holds_gpu(&kept[0].facts(), view.gpus(), &[].into()), "and a drain takes it for one too");
 }

@@ -4,6 +4,7 @@ use gpuheal_proto::command::{CommandState, Drain, Refusal, Step, Undo};
 use gpuheal_spoke::healaction::{self, UndoEntry};
 use gpuheal_spoke_core::{
     drain::{self, Claims, PodFacts, Rules},
+    gpu_resources::GpuResources,
     mark::{Marking, NodeFacts, Stamp, Want, mark as plan_mark},
     release::release as plan_release,
     verify::unmarked,
@@ -231,13 +232,14 @@ impl Spoke {
             ready: true,
             ..PodFacts::default()
         });
-        let mut facts: Vec<_> = facts.collect();
+        let (mut facts, gpus): (Vec<_>, _) = (facts.collect(), GpuResources::default());
         if gpu.is_some() {
-            facts.iter_mut().for_each(|pod| drain::users::tell(pod, drain, known, &Claims::default()));
+            facts.iter_mut().for_each(|pod| drain::users::tell(pod, &gpus, known, &Claims::default()));
         }
         let allowed = |namespace: &str| self.config.namespace_allowed(namespace);
         let rules = Rules {
             drain,
+            gpus: &gpus,
             gpu,
             namespace_allowed: &allowed,
             stateful_allowed: &Default::default(),

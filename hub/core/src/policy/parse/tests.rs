@@ -120,6 +120,7 @@ fn what_contradicts_itself_is_refused() {
     for (text, part) in [
         ("detection: {gpuTempHigh: 80, gpuTempWarn: 85}", "gpuTempWarn 85 is above gpuTempHigh 80"),
         ("response: {drain: {onDeadline: bypass-pdb}}", "needs allowPdbBypass"),
+        ("response: {drain: {resourcePrefixes: [amd.com/gpu]}}", "--gpu-resource"),
         ("levels: {xyz/3: {level: P0}}", "not a fault"),
         ("levels: {xid/31: {level: P0}}", "say userApp: false too"),
         ("rules: {a: {faults: [heat], mode: heal}}", "\"heat\" is not a fault"),
