@@ -96,7 +96,7 @@ COMMENT ON COLUMN commands.cluster_id IS 'The one cluster that may execute it';
 COMMENT ON COLUMN commands.command_id IS 'UUIDv7; the name of its HealAction';
 COMMENT ON COLUMN commands.incident_id IS 'Incident that it belongs to';
 COMMENT ON COLUMN commands.decision_no IS 'Decision that it came from';
-COMMENT ON COLUMN commands.idempotency_key IS 'H(incident, plan, step): the same thing is never asked twice';
+COMMENT ON COLUMN commands.idempotency_key IS 'H(incident, decision, plan revision, action): the same thing is never asked twice';
 COMMENT ON COLUMN commands.state IS 'PROPOSED, AWAITING_APPROVAL, SIGNED, DISPATCHED, RECEIVED, STARTED, then SUCCEEDED, FAILED, UNKNOWN, REFUSED, EXPIRED or CANCELLED';
 COMMENT ON COLUMN commands.state_at IS 'When that state was stored';
 COMMENT ON COLUMN commands.action IS 'Its most far-reaching step: notify, mark, restart, evict, release';

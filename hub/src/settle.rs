@@ -29,7 +29,10 @@ use crate::{
         moment,
         process::process_asked,
         session::session_hold,
-        settle::{Held, command_by_envelope, command_hold, command_node, command_not_now, command_settle, nodes_known, report_put},
+        settle::{
+            Held, Knows, cluster_knows, command_by_envelope, command_hold, command_node, command_not_now, command_settle,
+            report_put,
+        },
     },
 };
 pub use fold::{Fold, fold};
@@ -65,10 +68,12 @@ async fn take(
     }
     let mut tx = pool.begin().await.label("settle.begin")?;
     session_hold(&mut tx, cluster, from.session.as_ref()).await?;
+    // Before anything is written: should the epoch rise meanwhile, this ack is of the older one.
+    let knows = cluster_knows(&mut tx, cluster).await?;
     let (undo_kept, told) = match report.command {
         Some(id) => {
             let lost = signer.filter(|_| !status.envelope.is_empty()).map(|signer| (signer, status.envelope.as_ref()));
-            match known(&mut tx, cluster, id, &report, lost).await? {
+            match known(&mut tx, cluster, id, &report, lost, knows).await? {
                 Some(known) => known,
                 None => return Ok(None),
             }
@@ -83,7 +88,7 @@ async fn take(
     dies_at!("settle.committed");
     metrics::SETTLE_SECONDS.observe(began.elapsed());
     told.tell(cluster, &report);
-    Ok(Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept }))
+    Ok(Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept, hub_term: knows.term }))
 }
 
 /// Of a command that the spoke could name; `shown` are its bytes, if they came along. Returns whether what it changed is
@@ -94,12 +99,15 @@ async fn known(
     id: CommandId,
     report: &Report,
     shown: Option<(&Signer, &[u8])>,
+    knows: Knows,
 ) -> Result<Option<(bool, Told)>, Error> {
     let mut node = command_node(conn, cluster, id).await?;
+    // Without its bytes it is no use to a hub that may have lost it, and comes again with them.
+    let early = if shown.is_some() { !knows.nodes } else { !knows.all };
+    if node.is_none() && early {
+        return Ok(None);
+    }
     if let (None, Some((signer, envelope))) = (&node, shown) {
-        if !nodes_known(conn, cluster).await? {
-            return Ok(None);
-        }
         node = adopt::adopt(conn, cluster, id, report, envelope, signer).await?;
     }
     let Some(node) = node else {

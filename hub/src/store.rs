@@ -97,6 +97,14 @@ pub enum Error {
         /// As many as it was.
         got: u64,
     },
+    /// A judgement that began under an older epoch of the database than the one in force by its end.
+    #[error("it was judged under epoch {judged} of the database, which is {now} by now")]
+    Epoch {
+        /// By which it was judged.
+        judged: u64,
+        /// In force.
+        now: u64,
+    },
     /// A stored value that this version cannot read.
     #[error("{what} holds {value:?}, which cannot be")]
     Unreadable {
@@ -134,7 +142,7 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::Database { source, .. } | Self::Connect { source, .. } => class(source),
-            Self::Constraint { .. } | Self::Rows { .. } => Class::Conflict,
+            Self::Constraint { .. } | Self::Rows { .. } | Self::Epoch { .. } => Class::Conflict,
             Self::Url(_)
             | Self::Pooler(_)
             | Self::Unreadable { .. }

@@ -120,6 +120,9 @@ pub enum Step {
     Release {
         /// What was ours.
         undo: Undo,
+        /// A person has taken a part of it off, whatever stands.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        overridden: bool,
     },
 }
 

@@ -373,10 +373,10 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: Cancellatio
             Ok(()) = attachment.changed() => {
                 let Attachment { generation, asked_term, .. } = *attachment.borrow_and_update();
                 let now = generation.filter(|_| asked_term > 0).map(|session| (session, asked_term));
-                if now.is_some() && now != asked {
+                if let Some((session, _)) = now.filter(|_| now != asked) {
                     asked = now;
                     *derive.told.lock().expect("no holder of this lock panics") = None;
-                    telling.owe_all(derive.nodes_with_faults());
+                    telling.owe_all(session, derive.nodes_with_faults());
                     again.owe_all(&derive);
                     again.go_on(&derive).await;
                 }

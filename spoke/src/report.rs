@@ -111,10 +111,11 @@ impl Reports {
         self.send(refusal(String::new(), sha256, v1::CommandState::Refused, refused)).await;
     }
 
-    /// The hub has committed a status.
-    pub fn ack(&self, id: &str, seq: u64) {
-        self.owed().ack(id, seq);
-        self.note(id, |known| known.acked = known.acked.max(seq));
+    /// The hub has committed a status under an epoch of its database.
+    pub fn ack(&self, id: &str, seq: u64, term: u64) {
+        if self.owed().ack(id, seq, term) {
+            self.note(id, |known| known.acked = known.acked.max(seq));
+        }
     }
 
     /// Whether the hub has committed the latest status of an action.
@@ -155,11 +156,6 @@ impl Reports {
     /// Nobody can tell of it any more: a person deleted it.
     fn forgive(&self, id: &str) {
         self.owed().forgive(id);
-    }
-
-    /// The highest epoch of the hub's database under which it has acked all that it asked for.
-    pub(crate) fn acked_term(&self) -> u64 {
-        self.owed().acked_term()
     }
 
     /// How an action stands; for a hub that may never have had the command, with the bytes that were signed, so that it can
@@ -325,7 +321,7 @@ mod tests {
         let reports = Reports::new(up);
         reports.tell(&at("STARTED", 2)).await;
         assert_eq!(down.recv().await.unwrap().status_seq, 2);
-        reports.ack("id", 2);
+        reports.ack("id", 2, 1);
         reports.tell(&at("STARTED", 2)).await;
         reports.tell(&at("STARTED", 3)).await;
         assert_eq!(down.recv().await.unwrap().status_seq, 3);
@@ -339,7 +335,7 @@ mod tests {
         assert!(!reports.told(&at("REFUSED", 1)), "the answer to its write was lost");
         reports.tell(&at("REFUSED", 1)).await;
         assert!(reports.told(&at("REFUSED", 1)) && !reports.told(&at("REFUSED", 2)));
-        reports.ack("id", 2);
+        reports.ack("id", 2, 1);
         assert!(reports.told(&at("REFUSED", 2)));
     }
 

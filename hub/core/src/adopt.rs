@@ -2,7 +2,7 @@
 //! what it does to its node's incident. Who signed it is for the caller to know.
 
 use gpuheal_proto::{
-    command::Command,
+    command::{Command, Step},
     ids::IncidentId,
     words::{Action, Level},
 };
@@ -46,7 +46,7 @@ pub struct OpenIncident {
 /// stays where that has brought it: commands are shown in any order.
 #[must_use]
 pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentChange> {
-    let state = under_way(command.action())?;
+    let state = under_way(command)?;
     if over && !(command.harmful() && found.marked && found.plan_revision == command.plan_rev) {
         return None;
     }
@@ -70,11 +70,13 @@ pub fn adopt(command: &Command, over: bool, found: &Found) -> Option<IncidentCha
 }
 
 /// What an incident does whose command this is. Neither an Event nor a rollout changes anything that would have to be undone.
-const fn under_way(action: Action) -> Option<IncidentState> {
-    match action {
+fn under_way(command: &Command) -> Option<IncidentState> {
+    let overridden = |step: &Step| matches!(step, Step::Release { overridden: true, .. });
+    match command.action() {
         Action::Notify | Action::Restart => None,
         Action::Mark => Some(IncidentState::Quarantining),
         Action::Evict => Some(IncidentState::Draining),
+        Action::Release if command.steps.iter().any(overridden) => Some(IncidentState::Overriding),
         Action::Release => Some(IncidentState::Releasing),
     }
 }

@@ -198,13 +198,21 @@ impl Issued {
     }
 }
 
-/// Writes the transaction's commands and its audit.
+/// By what a transaction has judged.
+pub(super) struct Judged<'a> {
+    pub(super) cluster: &'a ClusterId,
+    pub(super) policy: &'a Policy,
+    /// Of the database, where it is known.
+    pub(super) epoch: Option<u64>,
+    pub(super) now: Timestamp,
+}
+
+/// Writes the transaction's commands and its audit. Has the epoch of the database risen since it began to judge, nothing of it counts:
+/// what it took for known of its cluster may be lost.
 pub(super) async fn close(
     conn: &mut PgConnection,
-    cluster: &ClusterId,
+    Judged { cluster, policy, epoch, now }: Judged<'_>,
     written: Written,
-    policy: &Policy,
-    now: Timestamp,
     signer: Option<&Signer>,
     before: Vec<Entry>,
 ) -> Result<Issued, Error> {
@@ -213,6 +221,9 @@ pub(super) async fn close(
     entries.extend(written.entries);
     if !written.commands.is_empty() {
         let (first, hub_term) = counter_take(conn, cluster, written.commands.len() as u64).await?;
+        if let Some(judged) = epoch.filter(|epoch| *epoch != hub_term) {
+            return Err(crate::store::Error::Epoch { judged, now: hub_term }.into());
+        }
         for (cmd_seq, (planned, incident, decision_no)) in (first..).zip(&written.commands) {
             let policy_told = (policy.revision, policy.digest.as_str());
             let issue = Issue { incident: *incident, decision_no: *decision_no, cmd_seq, hub_term, policy: policy_told };

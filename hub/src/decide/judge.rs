@@ -105,7 +105,8 @@ impl Bench {
     /// which begins with what the transaction did `before` it judged.
     pub(super) async fn close(self, conn: &mut PgConnection, signer: Option<&Signer>, before: Vec<Entry>) -> Result<Issued, Error> {
         judgements_done(conn, &self.cluster, &self.judged).await?;
-        apply::close(conn, &self.cluster, self.written, &self.policy, self.now, signer, before).await
+        let judged = apply::Judged { cluster: &self.cluster, policy: &self.policy, epoch: self.around.epoch(), now: self.now };
+        apply::close(conn, judged, self.written, signer, before).await
     }
 
     /// The policy that speaks.

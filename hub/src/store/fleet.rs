@@ -67,7 +67,7 @@ pub async fn clusters(conn: &mut PgConnection, after: &str, most: i64) -> Result
                 (SELECT count(*) FROM incidents i WHERE i.cluster_id = c.cluster_id AND i.closed_at IS NULL) AS open_incidents,
                 c.state_as_of, c.spoke_version, c.settings_version, c.config_errors, c.config_yaml, q.cause AS quarantine,
                 s.apart, s.apart_ms, f.sources, f.sources_fresh,
-                CASE WHEN c.taken_over_term = hub_term() OR q.cause IS NOT NULL THEN NULL ELSE hub_term() END AS to_take_over
+                CASE WHEN c.taken_over_term = hub_term() OR q.cause = 'decommissioned' THEN NULL ELSE hub_term() END AS to_take_over
          FROM (SELECT * FROM clusters WHERE cluster_id > $1 ORDER BY cluster_id LIMIT $2) c
          LEFT JOIN budgets b ON b.cluster_id = c.cluster_id AND b.kind = 'cluster'
          LEFT JOIN quarantines q ON q.cluster_id = c.cluster_id

@@ -123,7 +123,9 @@ async fn recognise(
         "the database's server was started anew, and no hub that runs can tell that it has lost nothing"
     };
     run_note(conn).await?;
-    let (term, entry) = term_raise(conn, 0, reason, ("hub", "fleet".to_owned())).await?;
+    // Above what this hub has seen: what a lost database was in must not come again, as where one backup is put back twice.
+    let seen = seen.map_or(0, |seen| seen.term);
+    let (term, entry) = term_raise(conn, seen, reason, ("hub", "fleet".to_owned())).await?;
     look.term = term;
     let now = moment::now(conn).await?;
     audit::append(conn, FLEET_CHAIN, &[entry], now).await?;

@@ -90,12 +90,11 @@ pub async fn session_attach(
     hub_id: &str,
 ) -> Result<Result<Attached, Refused>, Error> {
     // The cluster's row is locked by it: attaches of one cluster, and what a person says of it, come one after another.
-    let (uid, taken_over, reign_known): (Option<String>, bool, i64) = sqlx::query_as(
+    let (uid, taken_over_term, reign_known): (Option<String>, Option<i64>, i64) = sqlx::query_as(
         "INSERT INTO clusters AS c (cluster_id, name, kube_system_uid, spoke_version) VALUES ($1, $1, $2, $3)
          ON CONFLICT (cluster_id) DO UPDATE SET kube_system_uid = COALESCE(c.kube_system_uid, EXCLUDED.kube_system_uid),
              spoke_version = CASE WHEN COALESCE(c.kube_system_uid, $2) = $2 THEN EXCLUDED.spoke_version ELSE c.spoke_version END
-         RETURNING kube_system_uid, COALESCE(taken_over_term = hub_term(), false),
-             state_lease_transitions",
+         RETURNING kube_system_uid, taken_over_term, state_lease_transitions",
     )
     .bind(hello.cluster.as_str())
     .bind(&hello.kube_system_uid)
@@ -136,7 +135,8 @@ pub async fn session_attach(
         hub_term,
         acked,
         now: owned.at,
-        taken_over: taken_over && !term_raised,
+        // By the epoch that the session is told, and not by the one before the wait for the cluster's row.
+        taken_over: taken_over_term.map(natural) == Some(hub_term),
         term_raised,
         reign_known: natural(reign_known),
         clock_skew_ms: owned.clock_skew_ms,

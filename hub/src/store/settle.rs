@@ -49,17 +49,31 @@ pub async fn command_node(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
     uid.map(|uid| read("commands.node_uid", &uid, |text| NodeUid::parse(text).ok())).transpose()
 }
 
-/// Whether the nodes of a cluster are known as they are under the epoch of the database. Before that nobody can tell whether the mark
-/// of a command that was lost still stands.
+/// How much a database knows of a cluster under its epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct Knows {
+    /// The epoch.
+    pub term: u64,
+    /// Its nodes as they are: before that nobody can tell whether the mark of a command that was lost still stands.
+    pub nodes: bool,
+    /// All that it has.
+    pub all: bool,
+}
+
+/// What is known of a cluster, and under which epoch.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn nodes_known(conn: &mut PgConnection, cluster: &ClusterId) -> Result<bool, Error> {
-    sqlx::query_scalar("SELECT COALESCE((SELECT snapshot_term = hub_term() FROM clusters WHERE cluster_id = $1), false)")
-        .bind(cluster.as_str())
-        .fetch_one(conn)
-        .await
-        .label("settle.nodes_known")
+pub async fn cluster_knows(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Knows, Error> {
+    let (term, nodes, all): (i64, bool, bool) = sqlx::query_as(
+        "SELECT h.hub_term, COALESCE(c.snapshot_term = h.hub_term, false), COALESCE(c.taken_over_term = h.hub_term, false) \
+         FROM hub_state h LEFT JOIN clusters c ON c.cluster_id = $1",
+    )
+    .bind(cluster.as_str())
+    .fetch_one(conn)
+    .await
+    .label("settle.knows")?;
+    Ok(Knows { term: natural(term), nodes, all })
 }
 
 /// The command whose signed bytes have this hash.

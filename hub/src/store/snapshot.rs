@@ -38,6 +38,7 @@ pub struct Surroundings {
     unheld: u32,
     /// The same of the fleet, with what other clusters may have out that this database does not know of.
     fleet_unheld: u32,
+    epoch: Option<u64>,
 }
 
 impl Surroundings {
@@ -74,7 +75,14 @@ impl Surroundings {
             newly_suspect: 0,
         };
         let as_of = row.state_as_of.map_or(Timestamp::EPOCH, from_db);
-        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window, unheld, fleet_unheld }
+        let epoch = row.epoch.map(natural);
+        Self { cluster: shared, as_of, breaker: policy.settings.breaker.window, unheld, fleet_unheld, epoch }
+    }
+
+    /// The epoch of the database by which it was read; none in a run of the server that no hub has recognised.
+    #[must_use]
+    pub const fn epoch(&self) -> Option<u64> {
+        self.epoch
     }
 
     /// Takes over what the guards say under their lock.
@@ -131,7 +139,7 @@ impl Told {
 pub async fn surroundings_load(conn: &mut PgConnection, cluster: &ClusterId) -> Result<Told, Error> {
     let row = sqlx::query_as(
         "SELECT COALESCE(c.config_yaml, '') AS config_yaml, c.state_as_of, c.told_upto, h.stop_reason, \
-         COALESCE(c.taken_over_term = h.epoch, false) AS taken_over, \
+         COALESCE(c.taken_over_term = h.epoch, false) AS taken_over, NULLIF(h.epoch, 9223372036854775807) AS epoch, \
          COALESCE((SELECT z.gpu_nodes FROM cluster_sizes z WHERE z.cluster_id = $1), 0)::bigint AS gpu_nodes, \
          COALESCE((SELECT sum(z.gpu_nodes) FROM cluster_sizes z), 0) AS fleet_gpu_nodes, \
          COALESCE(b.out, 0) AS out, COALESCE(f.out, 0) AS fleet_out, r.milli_tokens AS tokens, r.filled_at, \

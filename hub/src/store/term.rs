@@ -23,14 +23,14 @@ pub async fn hub_term(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(natural(term))
 }
 
-/// The epoch, and how many clusters are not taken over under it: those that nobody may attach as are none.
+/// The epoch, and how many clusters are not taken over under it: those that were taken out of the fleet are none.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn to_take_over(conn: &mut PgConnection) -> Result<(u64, i64), Error> {
     let (term, clusters): (i64, i64) = sqlx::query_as(
         "SELECT h.hub_term, (SELECT count(*) FROM clusters c WHERE (c.taken_over_term IS NULL OR c.taken_over_term < h.hub_term)
-                             AND NOT EXISTS (SELECT FROM quarantines q WHERE q.cluster_id = c.cluster_id)) FROM hub_state h",
+                             AND NOT EXISTS (SELECT FROM quarantines q WHERE q.cluster_id = c.cluster_id AND q.cause = 'decommissioned')) FROM hub_state h",
     )
     .fetch_one(conn)
     .await

@@ -101,7 +101,7 @@ fn a_restart_is_harm_of_its_own_and_names_no_more_workloads_than_fit() {
 #[test]
 fn a_release_is_not_harmful() {
     let mut command = command();
-    command.steps = vec![Step::Release { undo: Undo::default() }];
+    command.steps = vec![Step::Release { undo: Undo::default(), overridden: true }];
     assert!(!command.harmful());
     assert!(command.writes_node());
 }

@@ -77,7 +77,9 @@ fn step_from(index: usize, step: v1::Step) -> Result<Step, Error> {
         Wire::RestartWorkload(restart) => {
             Step::RestartWorkload { owners: at_most(limits::WORKLOADS_MAX, "workloads", restart.owners)? }
         }
-        Wire::Release(release) => Step::Release { undo: release.undo.unwrap_or_default().try_into()? },
+        Wire::Release(release) => {
+            Step::Release { undo: release.undo.unwrap_or_default().try_into()?, overridden: release.overridden }
+        }
     })
 }
 
@@ -179,7 +181,9 @@ impl From<&Step> for v1::Step {
                 include_stateful: drain.include_stateful,
             }),
             Step::RestartWorkload { owners } => Wire::RestartWorkload(v1::RestartWorkloadStep { owners: owners.clone() }),
-            Step::Release { undo } => Wire::Release(v1::ReleaseStep { undo: Some(undo.into()) }),
+            Step::Release { undo, overridden } => {
+                Wire::Release(v1::ReleaseStep { undo: Some(undo.into()), overridden: *overridden })
+            }
         };
         Self { step: Some(step) }
     }

@@ -19,6 +19,8 @@ pub(super) struct Telling {
     owed: BTreeSet<NodeUid>,
     /// What has cleared since then is owed, whoever has heard of it; nothing: what nobody may have heard.
     cleared: Option<Timestamp>,
+    /// The session that asked for all: whoever leads in it owes it all, also one who led later than it asked.
+    asked: Option<u64>,
 }
 
 impl Telling {
@@ -28,7 +30,8 @@ impl Telling {
         if before == Some(audience) {
             return false;
         }
-        self.cleared = before.is_none().then(|| now.before(CLEARED_KEPT));
+        let asked = self.asked == Some(audience.1);
+        self.cleared = if asked { Some(Timestamp::EPOCH) } else { before.is_none().then(|| now.before(CLEARED_KEPT)) };
         true
     }
 
@@ -37,9 +40,9 @@ impl Telling {
         self.owed.extend(nodes);
     }
 
-    /// These nodes are to be told with all that has ever cleared.
-    pub(super) fn owe_all(&mut self, nodes: Vec<NodeUid>) {
-        self.cleared = Some(Timestamp::EPOCH);
+    /// This session asks for all: these nodes are to be told with all that has ever cleared.
+    pub(super) fn owe_all(&mut self, session: u64, nodes: Vec<NodeUid>) {
+        (self.cleared, self.asked) = (Some(Timestamp::EPOCH), Some(session));
         self.owe(nodes);
     }
 
@@ -74,7 +77,19 @@ mod tests {
             }
             assert_eq!(telling.next().map(|(_, cleared)| cleared), cleared, "{audience:?}");
         }
-        telling.owe_all(node());
+        telling.owe_all(2, node());
         assert_eq!(telling.next().unwrap().1, Some(Timestamp::EPOCH), "who asks is told all");
+    }
+
+    #[test]
+    fn who_asks_before_it_was_told_anything_or_before_this_replica_leads_is_told_all() {
+        let node = || vec![NodeUid::parse("u").unwrap()];
+        let mut telling = Telling::default();
+        telling.owe_all(5, node());
+        for (audience, cleared) in [((1, 5), Some(Timestamp::EPOCH)), ((3, 5), Some(Timestamp::EPOCH)), ((3, 6), None)] {
+            assert!(telling.begins(audience, Timestamp::from_unix_ms(7_200_000)));
+            telling.owe(node());
+            assert_eq!(telling.next().unwrap().1, cleared, "{audience:?}");
+        }
     }
 }

@@ -239,14 +239,14 @@ impl HandLoop {
         }
         self.told = Some(to);
         let term = self.told_term.unwrap_or(fence.hub_term);
-        let forgetful = attachment.hub_term > term || to.asked_term > self.ctx.reports.acked_term();
+        let forgetful = attachment.hub_term > term || to.asked_term > 0;
         self.told_term = Some(term.max(attachment.hub_term));
         let ctx = Arc::clone(&self.ctx);
         let told = report::again(self.ctx.actions.all(), forgetful);
         ctx.reports.owes(to, &told);
         told.iter().for_each(|told| ctx.reports.will_tell(&told.action));
         self.tasks.spawn(async move {
-            let lives = || ctx.deps.attachment.borrow().generation == Some(to.session);
+            let lives = || ctx.reign().and_then(|reign| ctx.deps.attachment.borrow().audience(reign)) == Some(to);
             report::tell_until_acked(&ctx.reports, (to, report::RETELL), told, |id| ctx.actions.get(id), lives).await;
             Back::Done
         });
@@ -270,13 +270,18 @@ impl HandLoop {
             trust_version: self.ctx.deps.trust.version.max(fence.trust_version),
             open_commands: open.take(OPEN_MAX).collect(),
             cordons: self.ctx.records.cordons(),
-            told_again: self.ctx.reports.whole_for(),
+            told_again: self.ctx.reports.whole_for().filter(|_| self.all_on_record()),
         };
         self.ctx.deps.seen.send_if_modified(|old| {
             let changed = *old != seen;
             *old = seen;
             changed
         });
+    }
+
+    /// No command is being looked up or begun of which there is no record yet, and so nothing that could be told.
+    fn all_on_record(&self) -> bool {
+        self.pending.is_empty() && self.running.keys().all(|id| self.ctx.actions.get(&id.to_string()).is_some())
     }
 
     /// Nodes that admitted commands are about to take out, or have, and our watch does not show it yet.
@@ -297,7 +302,7 @@ impl HandLoop {
 
     fn acked(&mut self, ack: &v1::StatusAck) {
         dies_at!("report.acked");
-        self.ctx.reports.ack(&ack.command_id, ack.status_seq);
+        self.ctx.reports.ack(&ack.command_id, ack.status_seq, ack.hub_term);
         let Some(action) = self.ctx.actions.get(&ack.command_id) else { return };
         if self.ctx.reign().is_some() && healaction::is_final(&action) && self.ctx.reports.acked(&action) {
             let ctx = Arc::clone(&self.ctx);

@@ -192,7 +192,7 @@ impl Run<'_> {
             Step::Mark { label, taint, cordon } => mark::mark(self, Want { label: *label, taint: *taint, cordon: *cordon }).await,
             Step::Drain(drain) => drain::drain(self, index, drain).await,
             Step::RestartWorkload { owners } => restart::restart(self, owners).await,
-            Step::Release { undo } => release::release(self, undo).await,
+            Step::Release { undo, .. } => release::release(self, undo).await,
         }
     }
 

@@ -261,7 +261,7 @@ async fn that_a_last_word_was_heard_waits_for_the_hand_and_is_never_dropped() {
     session.welcome(&[], 1024).await;
     // The hand has room for one.
     for status_seq in 1..=5 {
-        session.send(Answer::StatusAck(v1::StatusAck { command_id: "c".into(), status_seq, undo_kept: true })).await;
+        session.send(Answer::StatusAck(v1::StatusAck { command_id: "c".into(), status_seq, undo_kept: true, hub_term: 1 })).await;
     }
     session.send(Answer::Cancel(v1::Cancel { envelope: vec![9].into() })).await;
     let mut heard = Vec::new();

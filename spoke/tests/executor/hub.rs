@@ -75,7 +75,7 @@ pub(crate) fn drain() -> Step {
 }
 
 pub(crate) fn release(undo: Option<v1::UndoRecord>) -> Step {
-    Step::Release { undo: undo.map(|undo| Undo::try_from(undo).unwrap()).unwrap_or_default() }
+    Step::Release { undo: undo.map(|undo| Undo::try_from(undo).unwrap()).unwrap_or_default(), overridden: false }
 }
 
 /// A command for `node` as the hub would make it now.

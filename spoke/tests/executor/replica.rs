@@ -197,7 +197,8 @@ impl Spoke {
     }
 
     pub(crate) async fn ack(&self, status: &v1::CommandStatus) {
-        let ack = v1::StatusAck { command_id: status.command_id.clone(), status_seq: status.status_seq, undo_kept: true };
+        let ack =
+            v1::StatusAck { command_id: status.command_id.clone(), status_seq: status.status_seq, undo_kept: true, hub_term: 1 };
         self.down.send(Down::StatusAck(ack)).await.unwrap();
     }
 

@@ -102,7 +102,7 @@ pub(crate) fn commands() -> Vec<Command> {
     vec![
         command(vec![Step::Notify { message: "look at it".into() }]),
         command(vec![mark(), Step::Drain(drain), Step::RestartWorkload { owners: vec!["deployment/a/b".into()] }]),
-        command(vec![Step::Release { undo: Undo { fields: vec![undo] } }]),
+        command(vec![Step::Release { undo: Undo { fields: vec![undo] }, overridden: true }]),
         Command { audience: ClusterId::parse("c2").expect("it is a DNS label"), ..command(vec![mark()]) },
     ]
 }

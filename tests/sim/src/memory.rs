@@ -317,6 +317,7 @@ impl Store for Memory {
             self.ask_open();
             Recognised::GoesOn
         } else {
+            self.hub_term = self.hub_term.max(seen.as_ref().map_or(0, Witness::term));
             self.raise_term();
             let reason = "commits may be lost";
             let body = json!({"term": self.hub_term, "reason": reason});

@@ -119,7 +119,7 @@ impl Case<'_> {
             words.level = "manual".to_owned();
         }
         let plan = self.plan();
-        let command = plan.command(Action::Release, vec![plan.release()], words, false);
+        let command = plan.command(Action::Release, vec![plan.release(state == IncidentState::Overriding)], words, false);
         self.again(self.now.after(RELEASE_RETRY));
         self.send(command);
         self.stay(state, keys);

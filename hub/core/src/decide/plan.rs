@@ -44,10 +44,12 @@ pub(super) struct Words {
 
 impl Plan<'_> {
     pub(super) fn command(&self, action: Action, steps: Vec<Step>, words: Words, takes_rate: bool) -> PlannedCommand {
-        let number = self.decision_no.to_string();
-        let key = hex::encode(digest(&["command", &self.incident.to_string(), &number, action.as_str()]));
         let node = &self.snapshot.node;
-        let floor = node.plan_revision.max(node.plan_rev_floor);
+        let plan_rev = node.plan_revision.max(node.plan_rev_floor) + 1;
+        // The plan's revision too: an incident that a restore has put back counts its decisions anew, and may meet a command of its own
+        // that was lost and taken over.
+        let (number, revision) = (self.decision_no.to_string(), plan_rev.to_string());
+        let key = hex::encode(digest(&["command", &self.incident.to_string(), &number, &revision, action.as_str()]));
         PlannedCommand {
             id: CommandId::from_uuid(uuid_v7(self.now, &digest(&["command id", &key]))),
             idempotency_key: key,
@@ -61,7 +63,7 @@ impl Plan<'_> {
             fault_keys: words.fault_keys,
             ignore_cooldown: words.ignore_cooldown,
             others: self.others(action),
-            plan_rev: floor + 1,
+            plan_rev,
             takes_rate,
         }
     }
@@ -119,11 +121,11 @@ impl Plan<'_> {
         Step::RestartWorkload { owners: workloads.iter().map(ToString::to_string).collect() }
     }
 
-    /// Undoes what the record says, and where there is none, what the cluster shows of ours.
-    pub(super) fn release(&self) -> Step {
+    /// Undoes what the record says, and where there is none, what the cluster shows of ours. `overridden`: a person has begun it.
+    pub(super) fn release(&self, overridden: bool) -> Step {
         let recorded = self.snapshot.incident.as_ref().map(|incident| incident.undo.clone()).unwrap_or_default();
         let undo = if recorded.fields.is_empty() { found(self.snapshot) } else { recorded };
-        Step::Release { undo }
+        Step::Release { undo, overridden }
     }
 }
 

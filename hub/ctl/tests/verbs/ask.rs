@@ -70,7 +70,7 @@ async fn a_clock_that_is_far_off_is_in_its_clusters_row_in_words() {
     let running = Running::start().await;
     running
         .known(
-            "WITH c AS (INSERT INTO clusters (cluster_id) VALUES ('alpha')) \
+            "WITH c AS (INSERT INTO clusters (cluster_id, taken_over_term) VALUES ('alpha', 1)) \
              INSERT INTO sessions (cluster_id, replica_id, boot_id, hub_id, clock_skew_ms) VALUES ('alpha', 'spoke-0', 'b', 'h', 75400)",
         )
         .await;

@@ -23,6 +23,7 @@ pub(super) struct ClusterRow {
     pub(super) state_as_of: Option<DateTime<Utc>>,
     pub(super) told_upto: Option<DateTime<Utc>>,
     pub(super) taken_over: bool,
+    pub(super) epoch: Option<i64>,
     pub(super) stop_reason: Option<String>,
     pub(super) gpu_nodes: i64,
     pub(super) fleet_gpu_nodes: i64,

@@ -28,7 +28,7 @@ pub(crate) fn notify() -> Step {
 }
 
 pub(crate) fn release_step() -> Step {
-    Step::Release { undo: Undo::default() }
+    Step::Release { undo: Undo::default(), overridden: false }
 }
 
 pub(crate) fn drain() -> Step {

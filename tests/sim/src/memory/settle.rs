@@ -36,12 +36,14 @@ impl Memory {
         }
         let undo_kept = match report.command {
             Some(id) => {
-                let lost = !self.cluster(cluster).commands.contains_key(&id) && !status.envelope.is_empty();
-                if let Some(signer) = signer.filter(|_| lost) {
-                    let term = self.hub_term;
-                    if self.cluster(cluster).snapshot_term != Some(term) {
-                        return None;
-                    }
+                let (term, shown) = (self.hub_term, signer.filter(|_| !status.envelope.is_empty()));
+                let rows = self.cluster(cluster);
+                let lost = !rows.commands.contains_key(&id);
+                let known = if shown.is_some() { rows.snapshot_term } else { rows.taken_over_term };
+                if lost && known != Some(term) {
+                    return None;
+                }
+                if let Some(signer) = shown.filter(|_| lost) {
                     self.adopt(cluster, id, &report, &status.envelope, signer);
                 }
                 self.known(cluster, id, &report)
@@ -51,7 +53,7 @@ impl Memory {
                 false
             }
         };
-        Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept })
+        Some(v1::StatusAck { command_id: status.command_id, status_seq: status.status_seq, undo_kept, hub_term: self.hub_term })
     }
 
     fn known(&mut self, cluster: &ClusterId, id: CommandId, report: &Report) -> bool {

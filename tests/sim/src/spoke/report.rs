@@ -108,7 +108,7 @@ impl Spoke {
         let first = self.reported.is_none();
         self.reported = Some(to);
         let term = self.reported_term.unwrap_or(fence.hub_term);
-        let forgetful = self.hub_term > term || to.asked_term > self.owed.acked_term();
+        let forgetful = self.hub_term > term || to.asked_term > 0;
         self.reported_term = Some(term.max(self.hub_term));
         if self.me.mutations.has(Mutation::ToldOnce) && !first {
             return;
@@ -161,7 +161,9 @@ impl Spoke {
     }
 
     pub(super) fn status_acked(&mut self, ack: &v1::StatusAck) {
-        self.owed.ack(&ack.command_id, ack.status_seq);
+        if !self.owed.ack(&ack.command_id, ack.status_seq, ack.hub_term) {
+            return;
+        }
         let known = self.acked.entry(ack.command_id.clone()).or_default();
         *known = (*known).max(ack.status_seq);
         let Some(action) = self.cache.actions.get(&ack.command_id).cloned() else { return };

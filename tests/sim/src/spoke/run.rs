@@ -313,7 +313,7 @@ impl Spoke {
             }
             Step::Drain(_) if command.drains_marked() && run.marked.is_none() => return self.standing_mark(run),
             Step::Drain(_) => run.phase = Phase::Draining,
-            Step::Release { undo } => return self.release(run, undo),
+            Step::Release { undo, .. } => return self.release(run, undo),
         }
         Ok(())
     }

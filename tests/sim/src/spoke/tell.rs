@@ -144,7 +144,8 @@ impl Spoke {
 
     /// Whether the hub has acked all that it asks for when it asks for everything, beside the snapshot.
     fn all_told(&mut self, audience: (Audience, u64)) -> bool {
-        let told = self.has_told(audience.0) && self.owed.whole_for() == Some(audience.0);
+        let on_record = self.pending.is_empty() && self.running.keys().all(|id| self.cache.actions.contains_key(&id.to_string()));
+        let told = on_record && self.has_told(audience.0) && self.owed.whole_for() == Some(audience.0);
         let unacked = self.disk.unacked() + u64::from(self.disk.unsynced());
         let found = *self.told.waited.get_or_insert(unacked) + self.told.found;
         self.told.whole.look(Some(audience), told, found, unacked)

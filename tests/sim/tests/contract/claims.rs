@@ -2,6 +2,7 @@
 
 use gpuheal_hub::{ingest::Origin, link::hello::Seen, store::server::Recognised};
 use gpuheal_proto::{
+    command::{Command, Step, Undo},
     fault::{Onset, Witness},
     ids::CommandId,
     link::v1::{self, CommandState as Wire, EvidenceState},
@@ -518,6 +519,22 @@ fn a_command_that_a_database_lost_is_taken_over_while_it_stands_and_only_as_this
     // A number that was given out again since leaves no room for what bore it.
     pair.show(&lost(4, 8, 4, now), true, &status(1, Wire::Started));
     assert_eq!(pair.holds("one whose number is taken").commands.len(), 2);
+}
+
+#[test]
+fn a_release_that_a_person_began_and_the_database_lost_is_taken_over_as_theirs() {
+    for (overridden, state) in [(true, "overriding"), (false, "releasing")] {
+        let (mut pair, _) = healing();
+        let now = pair.now();
+        let shown = || snapshot((0..10).map(|n| if n == 1 { marked(1, 7) } else { node(n) }).collect());
+        pair.state(&c1(), 1, 2, shown());
+        pair.state(&c1(), 1, 4, shown());
+        let steps = vec![Step::Release { undo: Undo::default(), overridden }];
+        pair.show(&Command { steps, ..lost(1, 6, 8, now) }, true, &status(1, Wire::Started));
+        let held = pair.holds("a lost release");
+        assert_eq!(held.incidents.len(), 1);
+        assert!(held.incidents[0].contains(state), "{:?}", held.incidents);
+    }
 }
 
 #[test]

@@ -226,12 +226,12 @@ impl Pair {
         let simulated = self.memory.clusters[cluster].commands.values().find(|command| command.cmd_seq == cmd_seq);
         let simulated = simulated.map(|command| command.planned.id.to_string());
         let of = |id: Option<String>| v1::CommandStatus { command_id: id.unwrap_or_default(), ..status.clone() };
-        let told = |ack: Option<v1::StatusAck>| ack.map(|ack| (ack.status_seq, ack.undo_kept));
+        let told = |ack: Option<v1::StatusAck>| ack.map(|ack| (ack.status_seq, ack.undo_kept, ack.hub_term));
         let real = self.postgres.settle(from, of(real), Some(&self.signer)).map(told);
         self.catch_up();
         let simulated = self.memory.settle(from, of(simulated), Some(&self.signer)).map(told);
         assert_eq!(simulated, real, "the answer to a status");
-        real.map(|told| told.is_some_and(|(_, kept)| kept))
+        real.map(|told| told.is_some_and(|(_, kept, _)| kept))
     }
 
     /// A status that shows its command as it was signed, by this hub or by somebody else: of one that a database lost.

@@ -30,7 +30,7 @@ fn a_node_is_released_when_its_faults_own_sources_were_clear_for_the_soak() {
     story.incident.as_mut().unwrap().undo = undo_of(false);
     let decision = decide(&story, &policy(Mode::Heal), now());
     assert_eq!((steps(&decision), state(&decision)), (vec!["release"], IncidentState::Releasing));
-    assert_eq!(decision.commands[0].steps[0], Step::Release { undo: undo_of(false) });
+    assert_eq!(decision.commands[0].steps[0], Step::Release { undo: undo_of(false), overridden: false });
     assert_eq!(decision.commands[0].plan_rev, 2);
 }
 
@@ -244,7 +244,7 @@ fn a_mark_without_an_incident_is_adopted_and_counted_as_out() {
     assert_eq!((state(&decision), decision.budget), (IncidentState::Validating, BudgetOp::HoldFound));
     story.request = asked(Action::Release);
     let decision = decide(&story, &policy(Mode::Observe), now());
-    let Step::Release { undo } = &decision.commands[0].steps[0] else { panic!() };
+    let Step::Release { undo, overridden: false } = &decision.commands[0].steps[0] else { panic!() };
     assert_eq!(undo.fields.len(), 2, "label and taint as the cluster shows them");
 }
 
@@ -283,7 +283,7 @@ fn a_cordon_of_ours_that_is_left_of_a_mark_is_adopted_and_taken_off() {
     story.incident = Some(Incident { held: true, ..incident(IncidentState::Validating, &[]) });
     let decision = decide(&story, &policy(Mode::Heal), now());
     assert_eq!(state(&decision), IncidentState::Overriding, "who took label and taint off wants the node back");
-    let Step::Release { undo } = &decision.commands[0].steps[0] else { panic!() };
+    let Step::Release { undo, overridden: true } = &decision.commands[0].steps[0] else { panic!() };
     assert_eq!(undo.fields.iter().map(|field| field.kind).collect::<Vec<_>>(), [UndoKind::Unschedulable]);
 }
 
