@@ -106,6 +106,9 @@ impl HandLoop {
         let now = hub_now(&deps.clock);
         let timely = envelope.timely(&Held { known, fence, now })?;
         let command = timely.command();
+        if let Some(why) = self.ctx.stop_unheard().filter(|_| command.harmful()) {
+            return Err(Refused::new(Refusal::Busy, why));
+        }
         let name = command.target.node.name.as_str();
         let node = match looked_up {
             Some(node) => node.clone(),

@@ -22,6 +22,7 @@ mod restart;
 mod resume;
 mod rights;
 mod takeover;
+mod unheard;
 mod wire;
 mod world;
 
@@ -36,6 +37,7 @@ fn main() -> std::process::ExitCode {
             release::claims(),
             overridden::claims(),
             others::claims(),
+            unheard::claims(),
             restart::claims(),
             healaction::claims(),
             takeover::claims(),
