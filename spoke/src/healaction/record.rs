@@ -154,12 +154,14 @@ pub fn unshown<'a>(
     standing_marks(actions).into_values().filter(behind).map(|action| action.spec.node.clone()).collect()
 }
 
-/// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.
+/// How an open action ends that can no longer be carried out: what has begun has failed, or is called off. A machine that is gone
+/// took with it what would tell whether anything was done there: that is not called refused, which says that nothing was.
 #[must_use]
 pub const fn state_refused(begun: bool, refusal: Refusal) -> CommandState {
     match (begun, refusal) {
+        (_, Refusal::NodeGone) => CommandState::Failed,
         (false, _) => CommandState::Refused,
-        (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
+        (true, Refusal::Expired) => CommandState::Failed,
         (true, _) => CommandState::Cancelled,
     }
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod drain;
 mod healaction;
 mod hub;
+mod machines;
 mod others;
 mod overridden;
 mod program;
@@ -38,6 +39,7 @@ fn main() -> std::process::ExitCode {
             overridden::claims(),
             others::claims(),
             unheard::claims(),
+            machines::claims(),
             restart::claims(),
             healaction::claims(),
             takeover::claims(),

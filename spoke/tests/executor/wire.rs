@@ -51,6 +51,7 @@ struct Spoilt {
     /// What the next such POSTs are answered, in order.
     answers: Vec<(&'static str, Value)>,
     patches_denied: Option<String>,
+    reads_failed: Option<String>,
     skew: Duration,
 }
 
@@ -68,6 +69,7 @@ pub(crate) struct Wire {
     held_leases: watch::Sender<Option<&'static str>>,
     holding: AtomicUsize,
     patches_refused: AtomicUsize,
+    reads_failed: AtomicUsize,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
     /// see the nodes of its own cluster.
     nodes: String,
@@ -118,6 +120,16 @@ impl Wire {
     /// How many were refused.
     pub(crate) fn patches_refused(&self) -> usize {
         self.patches_refused.load(Ordering::SeqCst)
+    }
+
+    /// GETs whose path and query hold this are answered by a failure, until others are or none.
+    pub(crate) fn fail_reads(&self, of: Option<String>) {
+        self.spoilt.lock().unwrap().reads_failed = of;
+    }
+
+    /// How many were.
+    pub(crate) fn reads_failed(&self) -> usize {
+        self.reads_failed.load(Ordering::SeqCst)
     }
 
     /// The next such POST is not done: the server is overloaded, and asks for a second.
@@ -180,6 +192,9 @@ impl Wire {
     async fn pass(self: Arc<Self>, replica: String, client: Client, request: Request<Body>) -> Result<Answer, Failure> {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.narrowed(parts.uri);
+        if parts.method == http::Method::GET && self.fails(&parts.uri) {
+            return Ok(refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"));
+        }
         let watched = parts.uri.query().filter(|query| query.contains("watch=true")).map(|_| parts.uri.path().to_owned());
         let bytes = body.collect_bytes().await?;
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -250,6 +265,12 @@ impl Wire {
         }
         let query = uri.query().unwrap_or_default();
         format!("{}?{query}&labelSelector={}", uri.path(), self.nodes).parse().unwrap()
+    }
+
+    fn fails(&self, uri: &Uri) -> bool {
+        let fails = self.spoilt.lock().unwrap().reads_failed.as_ref().is_some_and(|of| uri.to_string().contains(of));
+        self.reads_failed.fetch_add(usize::from(fails), Ordering::SeqCst);
+        fails
     }
 
     /// What is to be answered before it has been.

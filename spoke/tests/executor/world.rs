@@ -228,6 +228,22 @@ impl World {
         self.machines.replace_node(&self.name(node)).await.unwrap();
     }
 
+    /// For good: no machine comes in its place.
+    pub(crate) async fn delete_node(&self, node: &str) {
+        raw::delete(&self.admin, &self.node_path(node), None).await.expect(200);
+    }
+
+    /// What selects this claim's nodes.
+    pub(crate) fn own_nodes(&self) -> Value {
+        json!({POOL: format!("c{}", self.number)})
+    }
+
+    /// The node that a pod is bound to, as a claim calls it.
+    pub(crate) fn node_of(&self, pod: &Value) -> String {
+        let name = pod["spec"]["nodeName"].as_str().unwrap();
+        name.strip_prefix(&self.name("")).unwrap().to_owned()
+    }
+
     pub(crate) async fn command(&self, node: &str, plan_rev: u64, steps: Vec<Step>) -> Command {
         hub::command(&self.node(node).await, plan_rev, steps)
     }
@@ -283,7 +299,11 @@ impl World {
 
     async fn start_pod(&self, pod: &Value) -> Value {
         self.post(&self.core("pods"), pod).await;
-        let name = pod["metadata"]["name"].as_str().unwrap();
+        self.ready_pod(pod["metadata"]["name"].as_str().unwrap()).await
+    }
+
+    /// Waits until the pod of that name is ready.
+    pub(crate) async fn ready_pod(&self, name: &str) -> Value {
         settled::until("the pod is ready", || async { self.pod(name).await.filter(is_ready) }).await
     }
 
