@@ -81,7 +81,7 @@ impl HandLoop {
                     action,
                     CommandState::Refused,
                     "MALFORMED",
-                    "the HealAction's name is not its command's id".to_owned(),
+                    "the HealAction is not named by its command".to_owned(),
                 );
             }
             Err(refused) => return self.end_open(action, CommandState::Refused, refused.refusal.as_str(), refused.reason),

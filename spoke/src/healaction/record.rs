@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, Tombstone, UndoEntry, WORD_MAX,
-    standing_marks,
+    name_of, standing_marks,
 };
 
 /// A column of a narrow terminal.
@@ -30,6 +30,7 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         (None, None) => String::new(),
     });
     HealActionSpec {
+        command_id: command.id.to_string(),
         envelope: base64::engine::general_purpose::STANDARD.encode(envelope),
         node: command.target.node.name.to_string(),
         node_uid: command.target.node.uid.to_string(),
@@ -252,11 +253,12 @@ fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason
 }
 
 impl HealAction {
-    /// A new one, kept by our finalizer.
+    /// A new one of the command of this id, kept by our finalizer.
     #[must_use]
-    pub fn named(name: &str, namespace: &str, spec: HealActionSpec) -> Self {
+    pub fn named(id: &str, namespace: &str, spec: HealActionSpec) -> Self {
+        let spec = HealActionSpec { command_id: id.to_owned(), ..spec };
         let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
+            name: Some(name_of(id).into_owned()),
             namespace: Some(namespace.to_owned()),
             finalizers: Some(vec![gpuheal_proto::kubernetes::FINALIZER.to_owned()]),
             ..ObjectMeta::default()
@@ -264,10 +266,17 @@ impl HealAction {
         Self { metadata, spec, status: None }
     }
 
-    /// Its name, which is the command's id.
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The command's id. One that says another than it is named by was made by somebody else, and is known by its name.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.metadata.name.as_deref().unwrap_or_default()
+        let (id, name) = (self.spec.command_id.as_str(), self.name());
+        if name_of(id) == name { id } else { name }
     }
 
     /// Our finalizer still holds it.
