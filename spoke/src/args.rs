@@ -19,6 +19,8 @@ pub const LOG: &str = "info,kube_client=off";
 
 /// Label of DCGM exporter pods as NVIDIA's own chart and operator set it.
 const EXPORTER_SELECTOR: &str = "app=nvidia-dcgm-exporter";
+const PLUGIN_SELECTORS: [&str; 3] =
+    ["app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin", "k8s-app=nvidia-gpu-device-plugin"];
 /// Port of DCGM exporters.
 const EXPORTER_PORT: u16 = 9400;
 /// Longest name of a namespace: a label of DNS.
@@ -66,6 +68,15 @@ pub struct Doctor {
     /// Label selector of DCGM exporter pods.
     #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
     pub exporter_selector: String,
+    /// Label selectors of device plugin pods, separated by semicolons.
+    #[arg(
+        long = "device-plugin-selector",
+        env = "GPUHEAL_DEVICE_PLUGIN_SELECTORS",
+        value_name = "SELECTOR",
+        value_delimiter = ';',
+        default_values = PLUGIN_SELECTORS
+    )]
+    pub device_plugin_selectors: Vec<String>,
     /// Port of an exporter pod that declares none.
     #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = EXPORTER_PORT)]
     pub exporter_port: u16,
@@ -149,7 +160,7 @@ pub struct Run {
         env = "GPUHEAL_DEVICE_PLUGIN_SELECTORS",
         value_name = "SELECTOR",
         value_delimiter = ';',
-        default_values = ["app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin", "k8s-app=nvidia-gpu-device-plugin"]
+        default_values = PLUGIN_SELECTORS
     )]
     pub device_plugin_selectors: Vec<String>,
     /// Port of an exporter pod that declares none.

@@ -53,7 +53,7 @@ use crate::{
     ports::{Attachment, Down, FaultView, GpuUsers, Leadership, LocalConfig, Seen},
     report::Reports,
     tasks,
-    watch::Nodes,
+    watch::{Heard, Nodes},
 };
 
 /// Commands at work at once: each holds one watch and a few KiB; more are asked to come again.
@@ -95,6 +95,8 @@ pub struct Deps {
     pub elector: ElectorHandle,
     /// The cluster owner's ConfigMap; must have been read once before the hand starts.
     pub config: watch::Receiver<LocalConfig>,
+    /// How old the news of each watch is, the ConfigMap's among them.
+    pub heard: Arc<Heard>,
     /// What the flags narrow.
     pub flags: Flags,
     /// Is the hub there?
@@ -202,7 +204,8 @@ impl Hand {
     pub async fn run(deps: Deps, down: mpsc::Receiver<Down>, up: mpsc::Sender<v1::CommandStatus>, stop: CancellationToken) {
         let kube = Kube::new(deps.client.clone());
         let actions = Arc::new(Actions::default());
-        let mut watching = tokio::spawn(store::follow(deps.client.clone(), deps.namespace.clone(), Arc::clone(&actions)));
+        let (watched, all) = (deps.clone(), Arc::clone(&actions));
+        let mut watching = tokio::spawn(async move { store::follow(&watched, all).await });
         let reports = Reports::new(up);
         let records = Records::new(kube.clone(), deps.namespace.clone(), Arc::clone(&actions), reports.clone(), deps.nodes.clone());
         let ctx = Arc::new(Ctx {

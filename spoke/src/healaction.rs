@@ -7,6 +7,7 @@
 //! [`bounded`] before they are sent, so that no outcome is too long to be told. Refusals are no enum: a spoke that is newer
 //! than the CRD must be able to refuse.
 
+mod name;
 mod record;
 mod standing;
 
@@ -19,6 +20,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::name::name_of;
 pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest, is_final, may_have_begun,
     new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
@@ -67,6 +69,7 @@ const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
     printcolumn = r#"{"name":"Fault","type":"string","jsonPath":".spec.fault"}"#,
     printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.state"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Command","type":"string","jsonPath":".spec.commandId","priority":1}"#,
     printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level","priority":1}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason","priority":1}"#
 )]
@@ -75,6 +78,10 @@ const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
     {"rule": "self == oldSelf", "message": "what was decided when it was made does not change"}
 ]))]
 pub struct HealActionSpec {
+    /// The command's id, as the hub, the log and Events name it. The HealAction's own name is the same in fewer letters.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
+    pub command_id: String,
     /// The signed command, base64 of the envelope exactly as it came. Empty in a tombstone of a cancelled command that
     /// never came, and of one that was for another cluster.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -108,9 +108,8 @@ async fn render(State(deps): State<Arc<Deps>>) -> Response {
         deps.metrics.set(metrics::JOURNAL_GIVEN_UP, &[("class", class)], *count as f64);
     }
     // One that was never heard is as old as can be told.
-    for (kind, age) in deps.heard.ages() {
-        deps.metrics.set(metrics::WATCH_AGE, &[("kind", kind)], age.map_or(f64::INFINITY, |age| age.as_secs_f64()));
-    }
+    let ages = deps.heard.ages().into_iter().map(|(kind, age)| (kind, age.map_or(f64::INFINITY, |age| age.as_secs_f64())));
+    deps.metrics.only(metrics::WATCH_AGE, "kind", ages);
     let sources = deps.derive.sources();
     for state in ["fresh", "stale", "broken"] {
         let count = sources.iter().filter(|source| source.state == state).count();

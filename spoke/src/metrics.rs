@@ -117,7 +117,10 @@ pub const JOURNAL_GIVEN_UP: Family = counter(
     "Faults that a full journal gave up before the hub had them, by class.",
 );
 /// Seconds since a watch said anything. Labels: kind.
-pub const WATCH_AGE: Family = gauge("gpu_selfhealing_spoke_watch_age_seconds", "Time since the last event or bookmark of a watch.");
+pub const WATCH_AGE: Family = gauge(
+    "gpu_selfhealing_spoke_watch_age_seconds",
+    "Time since the last event or bookmark of a watch, of several of a kind the oldest.",
+);
 /// Identity files read. Labels: outcome.
 pub const TLS_RELOADS: Family = counter(
     "gpu_selfhealing_spoke_tls_reloads_total",
@@ -177,6 +180,14 @@ impl Metrics {
     /// Sets a gauge.
     pub fn set(&self, family: Family, labels: &[(&str, &str)], value: f64) {
         self.touch(family, labels, |series| series.value = value);
+    }
+
+    /// Sets a gauge that has these series and no other any more.
+    pub fn only<'a>(&self, family: Family, label: &str, values: impl Iterator<Item = (&'a str, f64)>) {
+        let touched = clock::boottime();
+        let series =
+            values.map(|(name, value)| (key(&[(label, name)]), Series { value, count: 0, touched })).take(SERIES_MAX).collect();
+        self.entries.lock().expect("no holder of this lock panics").insert(family.name, Entry { family, series });
     }
 
     /// Adds an observation to a summary.

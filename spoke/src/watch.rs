@@ -27,24 +27,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{metrics::Metrics, ports::LocalConfig};
 
-pub use heard::{GPU_PODS, Heard, NODES, STALE_AFTER};
+pub use heard::{CONFIG, DRAINED_PODS, EXPORTERS, GPU_PODS, HEAL_ACTIONS, Heard, NODES, PLUGINS, STALE_AFTER};
 pub use node::NodeEntry;
 pub use plugins::Plugins;
 pub use pod::{Owner, PodEntry};
 pub(crate) use resources::gpu_count;
 pub use service::{ServicePod, ServicePods};
 pub use touched::Touched;
-pub(crate) use wire::PodSeen;
+pub(crate) use {
+    follow::{Follow, Keep, Shared as FollowShared},
+    wire::{PodSeen, Seen},
+};
 #[cfg(test)]
 pub(crate) use {
-    follow::Keep,
     service::KeepServices,
     tables::{Ears, KeepNodes, KeepPods, keepers},
     wire::NodeSeen,
 };
 
-use follow::Follow;
 use tables::{NodeTable, PodTable, Shared};
+
+/// A list from scratch this often, beside the watches.
+pub const RESYNC: Duration = Duration::from_secs(1800);
 
 /// Nodes, and those pods that hold or ask for GPUs, as far as anybody uses them. Cheap to clone.
 #[derive(Clone)]
@@ -189,13 +193,13 @@ pub fn spawn(
     let mut follow = Start { client, resync: config.resync, shared, tasks: JoinSet::new() };
     follow.start(heard::NODES, Node::url_path(&(), None), Only::All, keep_nodes);
     follow.start(heard::GPU_PODS, pods(), Only::All, keep_pods);
-    follow.start("exporter pod", pods(), Only::Labels(config.exporter_selector.clone()), keep_exporters);
+    follow.start(heard::EXPORTERS, pods(), Only::Labels(config.exporter_selector.clone()), keep_exporters);
     let plugins = Plugins::new();
     for (watch, selector) in config.plugin_selectors.iter().enumerate() {
-        follow.start("device plugin pod", pods(), Only::Labels(selector.clone()), plugins.keeper(watch));
+        follow.start(heard::PLUGINS, pods(), Only::Labels(selector.clone()), plugins.keeper(watch));
     }
     let ours = ConfigMap::url_path(&(), Some(&config.namespace));
-    follow.start("config map", ours, Only::Fields(format!("metadata.name={CONFIG_MAP}")), keep_config);
+    follow.start(heard::CONFIG, ours, Only::Fields(format!("metadata.name={CONFIG_MAP}")), keep_config);
     (Views { nodes, exporters, exporter_changes, plugins, config: config_map, heard }, follow.tasks)
 }
 
@@ -215,7 +219,7 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    fn start<K: wire::Seen>(&mut self, kind: &'static str, path: String, only: Only, keep: impl follow::Keep<K> + 'static) {
+    fn start<K: Seen>(&mut self, kind: &'static str, path: String, only: Only, keep: impl Keep<K> + 'static) {
         let (labels, fields) = match only {
             Only::All => (None, None),
             Only::Labels(selector) => (Some(selector), None),

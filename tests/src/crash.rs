@@ -6,8 +6,10 @@
 mod points;
 
 use std::{
+    collections::BTreeSet,
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -41,6 +43,10 @@ const AT_ONCE: usize = 5;
 const NODES_FOR_MANY: usize = 9;
 /// The point that only a drain of some seconds comes to: its record is written two seconds after it began.
 const PROGRESS: &str = "execute.progress-written";
+/// Pods of whom nobody may go, and what the script's policy says of a drain and what it says where a budget may be passed.
+const APP: &str = "train";
+const DRAINS: &str = "deadline: 600s";
+const DRAINS_PAST_BUDGETS: &str = "deadline: 60s\n      onDeadline: bypass-pdb\n      allowPdbBypass: true";
 /// Grace in seconds of a pod that takes so long to end, and how long that is in milliseconds.
 const SLOW_POD: (u32, u32) = (8, 5_000);
 /// What a program that aborts ends with.
@@ -70,7 +76,7 @@ pub async fn play(crash: &Crash, dying: &Dying, database_url: String) -> Result<
     let machine = |n| Machine { name: format!("{CLUSTER}-{n:02}"), gpus: GPUS, model: "NVIDIA H100 80GB HBM3" };
     let plan = Plan {
         seed: 1,
-        policy: POLICY.to_owned(),
+        policy: policy(crash),
         clusters: vec![ClusterPlan { id: CLUSTER, kind: Kind::Sim, machines: (0..count).map(machine).collect() }],
         lease: PATIENT_LEASE,
     };
@@ -79,6 +85,10 @@ pub async fn play(crash: &Crash, dying: &Dying, database_url: String) -> Result<
         Ok(()) => Ok(began.elapsed()),
         Err(error) => Err(fleet.place.left_for(error, &format!("row {}, {}, {:?}", crash.row, crash.point, crash.who))),
     }
+}
+
+fn policy(crash: &Crash) -> String {
+    if crash.cause == Cause::PastBudget { POLICY.replace(DRAINS, DRAINS_PAST_BUDGETS) } else { POLICY.to_owned() }
 }
 
 async fn played(fleet: &mut Fleet, crash: &Crash, dying: &Dying) -> Result<()> {
@@ -104,10 +114,19 @@ async fn played(fleet: &mut Fleet, crash: &Crash, dying: &Dying) -> Result<()> {
     let writes = fleet.cluster(CLUSTER)?.sim().context("the cluster is simulated")?.recorder().writes();
     let twice = effects::evicted_twice(&writes);
     ensure!(twice.is_empty(), "{twice:?}");
-    // Where several break, pods move from one of them to the next.
-    let (evicted, meant) = (effects::evicted_uids(&writes), pods.iter().map(String::as_str).collect());
-    let all = crash.cause != Cause::Many && crash.cause != Cause::Person;
-    ensure!(!all || evicted == meant, "{evicted:?} were evicted instead of {meant:?}");
+    let (evicted, deleted) = (effects::evicted_uids(&writes), effects::deleted_uids(&writes));
+    let meant: BTreeSet<&str> = pods.iter().map(String::as_str).collect();
+    let nobody = BTreeSet::new();
+    let (evictions, deletes) = match crash.cause {
+        Cause::Xid | Cause::Back => (Some(&meant), &nobody),
+        // Where several break, pods move from one of them to the next.
+        Cause::Many | Cause::Person => (None, &nobody),
+        Cause::PastBudget => (Some(&nobody), &meant),
+    };
+    ensure!(evictions.is_none_or(|meant| evicted == *meant), "{evicted:?} were evicted instead of {evictions:?}");
+    let once: BTreeSet<&str> = deleted.iter().copied().collect();
+    ensure!(once.len() == deleted.len(), "some were deleted twice: {deleted:?}");
+    ensure!(once == *deletes, "{once:?} were deleted instead of {deletes:?}");
     invariants_hold(fleet).await
 }
 
@@ -139,8 +158,11 @@ async fn start_with_one_who_dies(fleet: &mut Fleet, crash: &Crash, dying: &Dying
     let pods = cluster.gpu_nodes().len() * 2;
     let (grace_s, exit_after_ms) = if crash.point == PROGRESS { SLOW_POD } else { (2, 200) };
     let shape = Shape { replicas: u32::try_from(pods)?, gpus: 1, grace_s, exit_after_ms };
-    cluster.create(workload::deployment("train", shape)).await?;
-    cluster.app_ready("train", pods).await?;
+    cluster.create(workload::deployment(APP, shape)).await?;
+    cluster.app_ready(APP, pods).await?;
+    if crash.cause == Cause::PastBudget {
+        cluster.create(workload::budget(APP, u32::try_from(pods)?)).await?;
+    }
     let mut each = [settings.clone(), settings];
     let [a, b] = &mut each;
     let dies = |spoke: &mut SpokeSettings, point| (spoke.program, spoke.dies_at) = (dying.spoke.clone(), Some(point));
@@ -210,6 +232,17 @@ async fn happen(fleet: &Fleet, crash: &Crash, broken: &[String]) -> Result<()> {
             let status = fleet.post_alert(&webhook, &alert::group(&alerts)).await?;
             ensure!(status == 200, "the webhook was answered {status}");
             Ok(())
+        }
+        Cause::PastBudget => {
+            let attempts = AtomicU32::new(0);
+            wait::until("a person's request to be taken", WITHIN, || async {
+                // Each is a request of its own: what was refused stays refused.
+                let key = format!("by-hand-{}", attempts.fetch_add(1, Ordering::Relaxed));
+                let body = json!({"node": broken[0], "action": "evict", "reason": "heard a fan", "idempotency_key": key, "past_budgets": true});
+                let (code, _) = fleet.post_process(&webhook, true, &body).await?;
+                Ok((code == 202).then_some(()))
+            })
+            .await
         }
         Cause::Person => {
             let body = json!({"node": broken[0], "action": "mark", "reason": "heard a fan", "idempotency_key": "by-hand"});
@@ -318,7 +351,8 @@ async fn healed_once(fleet: &Fleet, crash: &Crash, node: &str, pods: &[String]) 
         for (uid, pod) in cluster.observer.pods_of(node).into_iter().filter(|(uid, _)| pods.contains(uid)) {
             ensure!(pod.ending_at.or(pod.gone_at).is_some(), "{} ({uid}) is still on {node}", pod.name);
             let granted = record::evictions(&requests, &pod.name).iter().filter(|eviction| eviction.code == 201).count();
-            ensure!(granted == 1, "{} was evicted {granted} times instead of once", pod.name);
+            let meant = usize::from(crash.cause != Cause::PastBudget);
+            ensure!(granted == meant, "{} was evicted {granted} times instead of {meant}", pod.name);
         }
     }
     Ok(())

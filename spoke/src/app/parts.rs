@@ -1,6 +1,6 @@
 //! Every part of a running spoke, made and wired.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use gpuheal_spoke_core::{gpu_resources::GpuResources, verify::Trust};
@@ -38,8 +38,6 @@ const STATES_MAX: usize = 2;
 const EVIDENCE_MAX: usize = 8;
 /// People's requests on their way.
 const ASKS_MAX: usize = 64;
-/// A list from scratch this often, beside the watches.
-const RESYNC: Duration = Duration::from_secs(1800);
 
 /// A running spoke.
 pub(super) struct Parts {
@@ -79,7 +77,7 @@ impl Parts {
                 exporter_selector: run.exporter_selector.clone(),
                 plugin_selectors: run.device_plugin_selectors.clone(),
                 gpu_resources: GpuResources::of(&run.gpu_resources),
-                resync: RESYNC,
+                resync: cluster::RESYNC,
             },
             vec![Arc::clone(&touched), Arc::clone(&seen_nodes)],
             &metrics,
@@ -219,7 +217,7 @@ impl Parts {
         let mut config = views.config.clone();
         let (stop, nodes) = (hand.cancel.clone(), views.nodes.clone());
         let (run_flags, namespace, replica) = (run.flags(), run.namespace.clone(), run.replica_id.clone());
-        let (cluster, faults, client) = (identity.cluster.clone(), derive, act);
+        let (cluster, faults, client, heard) = (identity.cluster.clone(), derive, act, Arc::clone(&views.heard));
         let held_elector = elector.clone();
         hand.spawn("executor", async move {
             let first = tokio::select! {
@@ -241,6 +239,7 @@ impl Parts {
                 leadership,
                 elector: held_elector,
                 config: local,
+                heard,
                 flags: run_flags,
                 attachment,
                 seen: seen_tx,

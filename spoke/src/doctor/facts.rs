@@ -52,6 +52,46 @@ pub struct Facts {
     pub allowed: Seen<BTreeSet<String>>,
     /// `namespace/name` of claims whose volume is on one node's own disk.
     pub local_claims: Seen<BTreeSet<String>>,
+    /// Nodes on which a pod of the device plugin is ready.
+    pub plugins: Seen<BTreeSet<String>>,
+    /// Our own replicas.
+    pub spokes: Seen<Vec<Spoke>>,
+    /// Records of commands.
+    pub actions: Seen<Vec<Action>>,
+    /// How old the newest snapshot of a claim is, by `namespace/name`; nothing where the cluster has no snapshots.
+    pub snapshots: Seen<Option<BTreeMap<String, Duration>>>,
+}
+
+/// One of our own replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spoke {
+    /// Its pod.
+    pub name: String,
+    /// By its own word.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// How it ended before that; empty when nobody knows.
+    pub ended: String,
+}
+
+/// A record of a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Action {
+    /// Its name.
+    pub name: String,
+    /// Of which node.
+    pub node: String,
+    /// It has not ended.
+    pub open: bool,
+    /// Our finalizer is on it.
+    pub held: bool,
+    /// It is kept until its node is released.
+    pub waits_for_release: bool,
+    /// Somebody has deleted it.
+    pub deleting: bool,
+    /// Since its time was over.
+    pub overdue: Duration,
 }
 
 /// The API server.
@@ -109,6 +149,8 @@ pub struct Node {
     pub offered: u32,
     /// A label says that there is a GPU in it.
     pub labelled: bool,
+    /// Version of its driver as a label tells it; empty when none does.
+    pub driver: String,
 }
 
 /// An exporter.

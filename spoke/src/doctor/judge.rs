@@ -3,6 +3,7 @@
 mod admission;
 mod gpus;
 mod install;
+mod running;
 mod workloads;
 
 use super::{
@@ -21,6 +22,7 @@ pub fn judge(facts: &Facts) -> Vec<Finding> {
     if facts.server.is_ok() {
         all.extend(gpus::findings(facts));
         all.extend(workloads::findings(facts));
+        all.extend(running::findings(facts));
     }
     all
 }

@@ -5,6 +5,7 @@ mod access;
 mod around;
 mod mutators;
 mod objects;
+mod running;
 
 use std::time::Duration;
 
@@ -38,6 +39,13 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
     let gpu_pods = around::pods(&client, args, &gpus);
     let account = access::account(&client, namespace);
     let (home, (pods, exporter_pods), account) = tokio::join!(home, gpu_pods, account);
+    let stateful = pods.as_ref().is_ok_and(|pods| pods.iter().any(|pod| !pod.claims.is_empty()));
+    let (plugins, spokes, actions, snapshots) = tokio::join!(
+        running::plugins(&client, &args.device_plugin_selectors),
+        running::spokes(&client, namespace),
+        running::actions(&client, namespace),
+        running::snapshots(&client, stateful),
+    );
     let (budgets, allowed, local_claims, exporters) = tokio::join!(
         around::budgets(&client, &pods),
         around::allowed(&client, &pods),
@@ -63,12 +71,23 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
         budgets,
         allowed,
         local_claims,
+        plugins,
+        spokes,
+        actions,
+        snapshots,
     })
 }
 
 /// One call, bounded.
 async fn call<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Seen<T> {
-    match tokio::time::timeout(API_WITHIN, call).await {
+    said(tokio::time::timeout(API_WITHIN, call).await)
+}
+
+type Answer<T> = Result<Result<T, kube::Error>, tokio::time::error::Elapsed>;
+
+/// What was answered, in the API server's own words where it says no.
+fn said<T>(answer: Answer<T>) -> Seen<T> {
+    match answer {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(kube::Error::Api(status))) if !status.message.is_empty() => Err(status.message.clone()),
         Ok(Err(error)) => Err(chain(&error).to_string()),
@@ -85,18 +104,30 @@ where
 }
 
 /// All objects, page by page; each is made small at once.
-async fn all<K, T>(api: &Api<K>, mut params: ListParams, small: impl Fn(K) -> Option<T>) -> Seen<Vec<T>>
+async fn all<K, T>(api: &Api<K>, params: ListParams, small: impl Fn(K) -> Option<T>) -> Seen<Vec<T>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    served(api, params, small).await?.ok_or_else(|| "the API server does not know this kind".to_owned())
+}
+
+/// The same; nothing where the API server does not know the kind.
+async fn served<K, T>(api: &Api<K>, mut params: ListParams, small: impl Fn(K) -> Option<T>) -> Seen<Option<Vec<T>>>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
     params = params.limit(PAGE);
     let mut kept = Vec::new();
     loop {
-        let page = call(api.list(&params)).await?;
+        let answer = tokio::time::timeout(API_WITHIN, api.list(&params)).await;
+        if matches!(&answer, Ok(Err(kube::Error::Api(status))) if status.code == 404) {
+            return Ok(None);
+        }
+        let page = said(answer)?;
         kept.extend(page.items.into_iter().filter_map(&small));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
-            None => return Ok(kept),
+            None => return Ok(Some(kept)),
         }
     }
 }

@@ -6,28 +6,28 @@ mod again;
 mod evict;
 mod jobs;
 mod look;
+mod pods;
 mod scope;
 mod volumes;
 
-use std::{collections::BTreeSet, pin::Pin, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use futures::{Stream, StreamExt as _};
 use gpuheal_proto::{
     chain::chain,
     command::{Command, DeadlineOutcome, Drain, Step},
 };
 use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Ready, Rules, only_ready, plan, stays};
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    runtime::{WatchStreamExt as _, watcher},
-};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout_at},
 };
 
-use self::{evict::Outcome, jobs::Jobs, scope::Scope};
+use self::{
+    evict::Outcome,
+    jobs::Jobs,
+    pods::{Event, Pods},
+    scope::Scope,
+};
 use super::{Ctx, guard::Halt, mark, notify, run::Run};
 use crate::{
     events::{Kind, Moment, Whose},
@@ -40,6 +40,8 @@ use crate::{
 const IN_FLIGHT_MAX: usize = 16;
 /// How long the first list may take before the step is left to another try.
 const LIST_WAIT: Duration = Duration::from_secs(20);
+/// How often a drain looks whether the ConfigMap is heard again.
+const LISTEN_EVERY: Duration = Duration::from_secs(1);
 /// How long a drain waits past the pods' own grace for what it begins at its deadline: evictions of what was let finish until
 /// then, or deletes past the budgets.
 const LAST_WAIT: Duration = Duration::from_secs(60);
@@ -49,11 +51,9 @@ const EXPECTED_MAX: usize = 128;
 /// Pods that one drain posts Events on, three each at most: evicted or deleted, and what kept it before. As many as an intent names.
 const TOLD_MAX: usize = EXPECTED_MAX;
 
-type Events = Pin<Box<dyn Stream<Item = Result<watcher::Event<Pod>, watcher::Error>> + Send>>;
-
 /// Drains the node.
 pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Result<String, Halt> {
-    let mut events = watch_pods(run);
+    let mut events = Pods::on(run.ctx, run.command.target.node.name.as_str());
     if run.command.drains_marked() {
         mark::standing(run).await?;
         notify::tell(run, "drain", Kind::Warning, "draining: GPU pods are being evicted".to_owned());
@@ -227,7 +227,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    async fn run(&mut self, run: &mut Run<'_>, events: &mut Events) -> Result<(), Halt> {
+    async fn run(&mut self, run: &mut Run<'_>, events: &mut Pods) -> Result<(), Halt> {
         let mut changes = run.ctx.deps.nodes.changes();
         while !self.jobs.settled() {
             self.look(run);
@@ -235,7 +235,8 @@ impl Work<'_> {
             if self.jobs.settled() {
                 break;
             }
-            let next = [self.jobs.next_due(), run.ctx.kube.patience()].into_iter().flatten().min();
+            let listen = run.guard.unheard().map(|_| Instant::now() + LISTEN_EVERY);
+            let next = [self.jobs.next_due(), run.ctx.kube.patience(), listen].into_iter().flatten().min();
             let wake = next.unwrap_or(self.deadline).min(self.deadline);
             let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
             tokio::select! {
@@ -268,11 +269,11 @@ impl Work<'_> {
         self.jobs.look(run.ctx.config().grace_max(self.drain.grace_max), silent);
     }
 
-    /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone nobody is due: what
-    /// happens meanwhile is seen.
+    /// Asks for every eviction that is due, each after the guard. While the API server wants to be left alone, or nobody knows whether
+    /// the owner says stop, nobody is due: what happens meanwhile is seen.
     async fn launch(&mut self, run: &mut Run<'_>) -> Result<(), Halt> {
         for uid in self.jobs.due(Instant::now()) {
-            if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() {
+            if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() || run.guard.unheard().is_some() {
                 return Ok(());
             }
             if let Some(why) = self.only_ready(run, &uid) {
@@ -470,14 +471,8 @@ fn tell(run: &mut Run<'_>, moment: Moment, message: String) {
     run.aside(None, async move { events.on_node(&command, &moment, Kind::Warning, &message).await });
 }
 
-fn watch_pods(run: &Run<'_>) -> Events {
-    let api: Api<Pod> = Api::all(run.ctx.kube.client());
-    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", run.command.target.node.name));
-    watcher(api, config).default_backoff().boxed()
-}
-
 /// The pods as the first list gives them. Not being able to list is no empty node.
-async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>, Halt> {
+async fn first_list(run: &Run<'_>, events: &mut Pods) -> Result<Vec<PodFacts>, Halt> {
     let until = Instant::now() + LIST_WAIT;
     let mut pods = Vec::new();
     loop {
@@ -489,14 +484,11 @@ async fn first_list(run: &Run<'_>, events: &mut Events) -> Result<Vec<PodFacts>,
             }
         };
         match event {
-            Ok(Some(Ok(watcher::Event::Init))) => pods.clear(),
-            Ok(Some(Ok(watcher::Event::InitApply(pod)))) => pods.extend(look::pod_facts(&pod)),
-            Ok(Some(Ok(watcher::Event::InitDone))) => return Ok(pods),
-            Ok(Some(Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_)))) => {}
-            Ok(Some(Err(error))) => {
-                tracing::warn!(command.id = %run.command.id, error = %gpuheal_proto::chain::chain(&error), "pods of the node not listed yet")
-            }
-            Ok(None) | Err(_) => return Err(Halt::Lost("the node's pods could not be listed".to_owned())),
+            Ok(Event::Listing) => pods.clear(),
+            Ok(Event::Is(pod)) => pods.push(*pod),
+            Ok(Event::Listed) => return Ok(pods),
+            Ok(Event::Gone(_)) => {}
+            Err(_) => return Err(Halt::Lost("the node's pods could not be listed".to_owned())),
         }
     }
 }

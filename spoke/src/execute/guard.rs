@@ -17,13 +17,22 @@ use gpuheal_spoke_core::{
 use tokio::sync::watch;
 
 use super::{Ctx, StopWord, api::Error, mark::pause};
-use crate::verify::{cached_node, hub_now, standing};
+use crate::{
+    verify::{cached_node, hub_now, standing},
+    watch::{CONFIG, STALE_AFTER},
+};
 
 /// How often a margin that is too small is looked at again.
 const MARGIN_RECHECK: Duration = Duration::from_millis(100);
 /// How often, while somebody waits, it is looked how the faults stand, of which nothing tells, and the API server is asked for a node
 /// that our watch does not show.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long ago the watch of the owner's ConfigMap, and with it of the cluster's own stop, may have been heard where something that
+/// harms is done. A stop that is written reaches a watch that lives at once; one that has died without a word is noticed after 40 s
+/// and heard again within 71 of its last word, so that whoever is held up by this has an API server that does not answer its watches.
+/// Nobody harms anything more than 90 s after the last moment at which there was no stop.
+const STOP_UNHEARD_MAX: Duration = STALE_AFTER;
 
 /// Why nothing more is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +59,16 @@ impl Halt {
         Self::End { state: CommandState::Failed, refusal: None, reason: reason.into() }
     }
 
+    /// With what it was held back by until then.
+    fn after(self, held: Option<&str>) -> Self {
+        match (self, held) {
+            (Self::End { state, refusal, reason }, Some(held)) => {
+                Self::End { state, refusal, reason: format!("{reason}; it was held back: {held}") }
+            }
+            (halt, _) => halt,
+        }
+    }
+
     /// The machine that the command means is not there any more.
     pub(super) fn gone(command: &Command) -> Self {
         let target = &command.target.node;
@@ -65,6 +84,21 @@ impl Halt {
     pub(super) fn overridden(what: &str, node: &NodeFacts) -> Self {
         let reason = format!("overridden by a person: {what} of node {} was taken away", node.name);
         Self::End { state: CommandState::Cancelled, refusal: None, reason }
+    }
+}
+
+impl Ctx {
+    /// Why nobody knows whether the owner says stop: the watch of the ConfigMap was not heard for too long.
+    pub(super) fn stop_unheard(&self) -> Option<String> {
+        let unheard = |age: String| {
+            let max = STOP_UNHEARD_MAX.as_secs();
+            format!("the ConfigMap that may say stop was {age}, and nothing that harms is done once that is more than {max}s ago")
+        };
+        match self.deps.heard.age(CONFIG) {
+            Some(age) if age <= STOP_UNHEARD_MAX => None,
+            Some(age) => Some(unheard(format!("last heard {}s ago", age.as_secs()))),
+            None => Some(unheard("never heard".to_owned())),
+        }
     }
 }
 
@@ -86,12 +120,19 @@ impl Guard<'_> {
     /// Waits for margin and for an API server that wants to be left alone, then asks everything. What comes next is sent at once:
     /// nothing waits between this and the call.
     pub(super) async fn pass(&self) -> Result<(), Halt> {
+        let mut held = None;
         loop {
             self.there().await?;
             let margin = self.still_ours()?;
-            self.in_time()?;
+            self.in_time().map_err(|halt| halt.after(held.as_deref()))?;
             self.as_assumed()?;
-            if margin < STEP_MARGIN {
+            if let Some(why) = self.unheard() {
+                if held.is_none() {
+                    tracing::warn!(command.id = %self.command.id, why, "held back");
+                }
+                held = Some(why);
+                tokio::time::sleep(MARGIN_RECHECK).await;
+            } else if margin < STEP_MARGIN {
                 tokio::time::sleep(MARGIN_RECHECK).await;
             } else if let Some(until) = self.ctx.kube.patience() {
                 tokio::select! {
@@ -102,6 +143,11 @@ impl Guard<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Why a command that harms has to wait, whatever else is as it should be: nobody knows whether the owner says stop.
+    pub(super) fn unheard(&self) -> Option<String> {
+        self.ctx.stop_unheard().filter(|_| self.command.harmful())
     }
 
     /// Resolves when somebody says stop, the reign ends, or something is not as the command assumed any more: for whoever waits.

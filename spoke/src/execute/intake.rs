@@ -81,7 +81,7 @@ impl HandLoop {
                     action,
                     CommandState::Refused,
                     "MALFORMED",
-                    "the HealAction's name is not its command's id".to_owned(),
+                    "the HealAction is not named by its command".to_owned(),
                 );
             }
             Err(refused) => return self.end_open(action, CommandState::Refused, refused.refusal.as_str(), refused.reason),
@@ -106,6 +106,9 @@ impl HandLoop {
         let now = hub_now(&deps.clock);
         let timely = envelope.timely(&Held { known, fence, now })?;
         let command = timely.command();
+        if let Some(why) = self.ctx.stop_unheard().filter(|_| command.harmful()) {
+            return Err(Refused::new(Refusal::Busy, why));
+        }
         let name = command.target.node.name.as_str();
         let node = match looked_up {
             Some(node) => node.clone(),

@@ -82,7 +82,7 @@ impl Records {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         match self.kube.call("create HealAction", self.api().create(&params, action)).await {
             Ok(created) => Ok(Created::New(self.actions.put(created))),
-            Err(error) if error.code() == Some(409) => self.read(action.id()).await.map(Created::Exists),
+            Err(error) if error.code() == Some(409) => self.read(action.name()).await.map(Created::Exists),
             Err(error) => Err(error),
         }
     }
@@ -102,8 +102,8 @@ impl Records {
         }
     }
 
-    pub(super) async fn read(&self, id: &str) -> Result<Arc<HealAction>, Error> {
-        let action = self.kube.call("get HealAction", self.api().get(id)).await?;
+    pub(super) async fn read(&self, name: &str) -> Result<Arc<HealAction>, Error> {
+        let action = self.kube.call("get HealAction", self.api().get(name)).await?;
         Ok(self.actions.put(action))
     }
 
@@ -113,7 +113,7 @@ impl Records {
         next.status = Some(healaction::bounded(status));
         next.metadata.managed_fields = None;
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        let written = self.kube.call("write HealAction", self.api().replace_status(action.id(), &params, &next)).await?;
+        let written = self.kube.call("write HealAction", self.api().replace_status(action.name(), &params, &next)).await?;
         Ok(self.actions.put(written))
     }
 
@@ -209,7 +209,7 @@ impl Records {
         let kept: Vec<_> = action.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
         let patch = json!({"metadata": {"finalizers": kept, "resourceVersion": action.metadata.resource_version}});
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        match self.kube.call("drop finalizer", self.api().patch(action.id(), &params, &Patch::Merge(patch))).await {
+        match self.kube.call("drop finalizer", self.api().patch(action.name(), &params, &Patch::Merge(patch))).await {
             Ok(action) => drop(self.actions.put(action)),
             Err(error) if error.not_found() => self.actions.remove(action.id()),
             // Tried again when it is collected next.
@@ -227,7 +227,7 @@ impl Records {
         for action in may_be_deleted(&self.actions.all(), now) {
             let preconditions = Preconditions { uid: action.metadata.uid.clone(), resource_version: None };
             let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-            if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.id(), &params)).await {
+            if let Err(error) = self.kube.call("delete HealAction", self.api().delete(action.name(), &params)).await {
                 tracing::debug!(command.id = action.id(), error = %gpuheal_proto::chain::chain(&error), "HealAction not collected yet");
             }
         }

@@ -361,7 +361,7 @@ impl Run<'_> {
 
     /// Reads the action again and tells whether it is still ours.
     async fn reread(&mut self) -> Result<(), Halt> {
-        let Ok(action) = self.ctx.records.read(self.action.id()).await else { return Ok(()) };
+        let Ok(action) = self.ctx.records.read(self.action.name()).await else { return Ok(()) };
         let theirs = action.status.as_ref().map_or(0, |status| status.lease_transitions) > self.guard.reign;
         // Our own last word may be there and its answer lost: then the loop tells it.
         if theirs || healaction::is_final(&action) {

@@ -1,20 +1,21 @@
 //! The HealActions of this cluster as our watch shows them, and as we wrote them: whichever is newer.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use futures::StreamExt as _;
-use kube::{
-    Api, Client,
-    runtime::{WatchStreamExt as _, watcher},
-};
+use kube::Resource as _;
+use tokio_util::sync::CancellationToken;
 
-use crate::healaction::HealAction;
+use super::Deps;
+use crate::{
+    healaction::HealAction,
+    watch::{Follow, FollowShared, HEAL_ACTIONS, Keep, RESYNC, Seen},
+};
 
 /// By name. Cheap to read; one lock per access.
 #[derive(Debug, Default)]
@@ -60,29 +61,55 @@ fn version(action: &HealAction) -> u64 {
     action.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Follows the API server; ends only by being aborted.
-pub(super) async fn follow(client: Client, namespace: String, actions: Arc<Actions>) {
-    let api: Api<HealAction> = Api::namespaced(client, &namespace);
-    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
-    let mut listed: Option<std::collections::BTreeSet<String>> = None;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Init) => listed = Some(std::collections::BTreeSet::new()),
-            Ok(watcher::Event::InitApply(action)) => {
-                listed.get_or_insert_default().insert(action.id().to_owned());
-                actions.put(action);
-            }
-            Ok(watcher::Event::InitDone) => {
-                if let Some(listed) = listed.take() {
-                    let gone: Vec<_> = actions.all().iter().map(|a| a.id().to_owned()).filter(|id| !listed.contains(id)).collect();
-                    gone.iter().for_each(|id| actions.remove(id));
-                }
-                actions.ready.store(true, Ordering::Release);
-            }
-            Ok(watcher::Event::Apply(action)) => drop(actions.put(action)),
-            Ok(watcher::Event::Delete(action)) => actions.remove(action.id()),
-            Err(error) => tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "watch of HealActions failed"),
-        }
+/// Follows the API server until cancelled.
+pub(super) async fn follow(deps: &Deps, actions: Arc<Actions>) {
+    let follow = Follow {
+        kind: HEAL_ACTIONS,
+        client: deps.client.clone(),
+        path: HealAction::url_path(&(), Some(&deps.namespace)),
+        labels: None,
+        fields: None,
+        keep: Box::new(KeepActions { actions, missing: BTreeSet::new() }),
+        resync: RESYNC,
+        shared: FollowShared {
+            metrics: Arc::clone(&deps.metrics),
+            heard: Arc::clone(&deps.heard),
+            // It ends by being dropped.
+            cancel: CancellationToken::new(),
+        },
+    };
+    follow.run().await;
+}
+
+impl Seen for HealAction {
+    fn version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
+}
+
+struct KeepActions {
+    actions: Arc<Actions>,
+    /// Those that were known when the list that goes on began, and that it has not brought: what is made meanwhile is not in it.
+    missing: BTreeSet<String>,
+}
+
+impl Keep<HealAction> for KeepActions {
+    fn begin(&mut self) {
+        self.missing = self.actions.all().iter().map(|action| action.id().to_owned()).collect();
+    }
+
+    fn put(&mut self, action: HealAction) {
+        self.missing.remove(action.id());
+        self.actions.put(action);
+    }
+
+    fn remove(&mut self, action: HealAction) {
+        self.actions.remove(action.id());
+    }
+
+    fn end(&mut self) {
+        std::mem::take(&mut self.missing).iter().for_each(|id| self.actions.remove(id));
+        self.actions.ready.store(true, Ordering::Release);
     }
 }
 
@@ -95,6 +122,25 @@ mod tests {
         let mut action = HealAction::named("id", "ns", HealActionSpec::default());
         action.metadata.resource_version = Some(version.into());
         action
+    }
+
+    #[test]
+    fn a_list_takes_away_what_it_did_not_bring_and_one_that_breaks_off_takes_nothing() {
+        let actions = Arc::new(Actions::default());
+        let mut keep = KeepActions { actions: Arc::clone(&actions), missing: BTreeSet::new() };
+        keep.begin();
+        assert!(!actions.ready());
+        keep.put(at("10"));
+        keep.end();
+        assert!(actions.ready() && actions.get("id").is_some());
+        keep.begin();
+        assert!(actions.get("id").is_some(), "it broke off");
+        keep.begin();
+        let mut made = at("11");
+        made.metadata.name = Some("made-meanwhile".into());
+        actions.put(made);
+        keep.end();
+        assert!(actions.get("id").is_none() && actions.get("made-meanwhile").is_some() && actions.ready());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, Tombstone, UndoEntry, WORD_MAX,
-    standing_marks,
+    name_of, standing_marks,
 };
 
 /// A column of a narrow terminal.
@@ -30,6 +30,7 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         (None, None) => String::new(),
     });
     HealActionSpec {
+        command_id: command.id.to_string(),
         envelope: base64::engine::general_purpose::STANDARD.encode(envelope),
         node: command.target.node.name.to_string(),
         node_uid: command.target.node.uid.to_string(),
@@ -154,12 +155,14 @@ pub fn unshown<'a>(
     standing_marks(actions).into_values().filter(behind).map(|action| action.spec.node.clone()).collect()
 }
 
-/// How an open action ends that can no longer be carried out: what has begun has failed, or is called off.
+/// How an open action ends that can no longer be carried out: what has begun has failed, or is called off. A machine that is gone
+/// took with it what would tell whether anything was done there: that is not called refused, which says that nothing was.
 #[must_use]
 pub const fn state_refused(begun: bool, refusal: Refusal) -> CommandState {
     match (begun, refusal) {
+        (_, Refusal::NodeGone) => CommandState::Failed,
         (false, _) => CommandState::Refused,
-        (true, Refusal::Expired | Refusal::NodeGone) => CommandState::Failed,
+        (true, Refusal::Expired) => CommandState::Failed,
         (true, _) => CommandState::Cancelled,
     }
 }
@@ -250,11 +253,12 @@ fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason
 }
 
 impl HealAction {
-    /// A new one, kept by our finalizer.
+    /// A new one of the command of this id, kept by our finalizer.
     #[must_use]
-    pub fn named(name: &str, namespace: &str, spec: HealActionSpec) -> Self {
+    pub fn named(id: &str, namespace: &str, spec: HealActionSpec) -> Self {
+        let spec = HealActionSpec { command_id: id.to_owned(), ..spec };
         let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
+            name: Some(name_of(id).into_owned()),
             namespace: Some(namespace.to_owned()),
             finalizers: Some(vec![gpuheal_proto::kubernetes::FINALIZER.to_owned()]),
             ..ObjectMeta::default()
@@ -262,10 +266,17 @@ impl HealAction {
         Self { metadata, spec, status: None }
     }
 
-    /// Its name, which is the command's id.
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The command's id. One that says another than it is named by was made by somebody else, and is known by its name.
     #[must_use]
     pub fn id(&self) -> &str {
-        self.metadata.name.as_deref().unwrap_or_default()
+        let (id, name) = (self.spec.command_id.as_str(), self.name());
+        if name_of(id) == name { id } else { name }
     }
 
     /// Our finalizer still holds it.

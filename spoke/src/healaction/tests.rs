@@ -21,8 +21,7 @@ fn the_crd_has_the_columns_and_the_status_subresource_that_people_use() {
     }
 }
 
-/// NAME is a UUID of 36 columns, and each gap is 3: with `release`, `xid 79` and `SUCCEEDED` that leaves 7 of 80 for the node's name and
-/// the age.
+/// NAME has 26 columns, and each gap is 3: with `release`, `xid 79` and `SUCCEEDED` that leaves 17 of 80 for the node's name and the age.
 #[test]
 fn what_a_narrow_terminal_shows_is_node_action_fault_state_and_age() {
     use kube::CustomResourceExt as _;
@@ -33,7 +32,7 @@ fn what_a_narrow_terminal_shows_is_node_action_fault_state_and_age() {
         wanted.map(|column| column.name.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(shown(false), ["Node", "Action", "Fault", "State", "Age"]);
-    assert_eq!(shown(true), ["Level", "Reason"]);
+    assert_eq!(shown(true), ["Command", "Level", "Reason"]);
 }
 
 #[test]

@@ -6,7 +6,11 @@ use std::{sync::Arc, time::Duration};
 use gpuheal_proto::time::Timestamp;
 
 use super::Deps;
-use crate::{clock, identity::Standing};
+use crate::{
+    clock,
+    identity::Standing,
+    watch::{CONFIG, EXPORTERS},
+};
 
 /// Every reason against; none when all is well.
 pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
@@ -16,7 +20,9 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
     }
     why.extend(deps.lacks.borrow().iter().cloned());
     if *deps.listed.borrow() {
-        why.extend(deps.heard.stale().into_iter().map(|(kind, age)| stale(kind, age)));
+        // That exporters were never listed is said below, with what it means.
+        let all = deps.heard.stale().into_iter().filter(|one| *one != (EXPORTERS, None));
+        why.extend(all.map(|(kind, age)| stale(kind, age)));
     } else {
         why.push("cluster is not listed yet: nodes and pods are unknown".to_owned());
     }
@@ -50,14 +56,16 @@ fn expired(identity: &Standing, now: Timestamp) -> Option<String> {
 }
 
 fn stale(kind: &str, age: Option<Duration>) -> String {
+    // The cluster's own stop is in it.
+    let means = if kind == CONFIG { ": whether it says stop is not known, and nothing that harms is done" } else { "" };
     match age {
         Some(age) => {
             format!(
-                "watch of {kind}s is stale: neither an event nor a bookmark for {}s, so nothing proves how they are",
+                "watch of {kind}s is stale: neither an event nor a bookmark for {}s, so nothing proves how they are{means}",
                 age.as_secs()
             )
         }
-        None => format!("watch of {kind}s has not been heard yet"),
+        None => format!("watch of {kind}s has not been heard yet{means}"),
     }
 }
 

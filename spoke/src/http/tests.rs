@@ -294,6 +294,29 @@ async fn a_spoke_whose_watches_are_stale_is_not_ready_and_says_which() {
 }
 
 #[tokio::test]
+async fn a_stop_switch_that_nobody_hears_makes_a_spoke_not_ready_and_every_watch_has_its_age() {
+    use crate::watch::{CONFIG, DRAINED_PODS, HEAL_ACTIONS, STALE_AFTER};
+    let server = server().await;
+    let heard = &server.cluster.heard;
+    let now = crate::clock::boottime();
+    let (config, records, drain) = (heard.begin(CONFIG), heard.begin(HEAL_ACTIONS), heard.begin(DRAINED_PODS));
+    [&config, &records, &drain].iter().for_each(|watch| watch.note(now));
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
+    config.note(now.saturating_sub(STALE_AFTER + std::time::Duration::from_secs(5)));
+    let (status, why) = server.get("/readyz").await;
+    assert!(status == 503 && why.starts_with("watch of config maps is stale: neither an event nor a bookmark for 95s"), "{why}");
+    assert!(why.contains("whether it says stop is not known, and nothing that harms is done"), "{why}");
+    let shown = |text: &str, kind: &str| text.contains(&format!("gpu_selfhealing_spoke_watch_age_seconds{{kind=\"{kind}\"}} "));
+    let (_, text) = server.get("/metrics").await;
+    for kind in ["node", "gpu pod", CONFIG, HEAL_ACTIONS, DRAINED_PODS] {
+        assert!(shown(&text, kind), "{kind}: {text}");
+    }
+    drop(drain);
+    let (_, text) = server.get("/metrics").await;
+    assert!(!shown(&text, DRAINED_PODS), "a drain that is over has no watch: {text}");
+}
+
+#[tokio::test]
 async fn a_spoke_whose_exporters_were_never_listed_is_not_ready_and_says_that_nothing_is_released() {
     let server = server_unlisted(TestCluster::new().await, 2100).await;
     let (status, why) = server.get("/readyz").await;

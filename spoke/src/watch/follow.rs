@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    heard::Heard,
+    heard::{Heard, Hearing},
     wire::{Page, Seen},
 };
 use crate::{
@@ -52,24 +52,24 @@ pub(crate) trait Keep<K>: Send {
 }
 
 /// What is watched and where it goes.
-pub(super) struct Follow<K> {
-    pub(super) kind: &'static str,
-    pub(super) client: Client,
+pub(crate) struct Follow<K> {
+    pub(crate) kind: &'static str,
+    pub(crate) client: Client,
     /// Where the API server has these objects.
-    pub(super) path: String,
-    pub(super) labels: Option<String>,
-    pub(super) fields: Option<String>,
-    pub(super) keep: Box<dyn Keep<K>>,
-    pub(super) resync: Duration,
-    pub(super) shared: Shared,
+    pub(crate) path: String,
+    pub(crate) labels: Option<String>,
+    pub(crate) fields: Option<String>,
+    pub(crate) keep: Box<dyn Keep<K>>,
+    pub(crate) resync: Duration,
+    pub(crate) shared: Shared,
 }
 
 /// What every watch shares.
 #[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) heard: Arc<Heard>,
-    pub(super) cancel: CancellationToken,
+pub(crate) struct Shared {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) cancel: CancellationToken,
 }
 
 /// Why a list or a watch ended before its time.
@@ -99,23 +99,23 @@ impl Error {
 
 impl<K: Seen> Follow<K> {
     /// Until cancelled.
-    pub(super) async fn run(mut self) {
-        self.shared.heard.begin(self.kind);
+    pub(crate) async fn run(mut self) {
+        let hearing = self.shared.heard.begin(self.kind);
         let cancel = self.shared.cancel.clone();
         tokio::select! {
             () = cancel.cancelled() => {}
-            () = self.forever() => {}
+            () = self.forever(&hearing) => {}
         }
     }
 
-    async fn forever(&mut self) {
+    async fn forever(&mut self, hearing: &Hearing) {
         let mut failures = 0;
         let mut version: Option<String> = None;
         let mut list_at = Instant::now();
         loop {
             let round = match &mut version {
-                Some(version) if Instant::now() < list_at => self.watch(version).await,
-                _ => self.list().await.map(|listed| {
+                Some(version) if Instant::now() < list_at => self.watch(version, hearing).await,
+                _ => self.list(hearing).await.map(|listed| {
                     version = Some(listed);
                     list_at = Instant::now() + self.resync.mul_f64(0.9 + 0.2 * chance(0.5));
                 }),
@@ -135,7 +135,7 @@ impl<K: Seen> Follow<K> {
     }
 
     /// All objects, and the version that they are of. What was kept and is not among them is gone.
-    async fn list(&mut self) -> Result<String, Error> {
+    async fn list(&mut self, hearing: &Hearing) -> Result<String, Error> {
         let started = clock::boottime();
         let (request, mut params) = (Request::new(self.path.as_str()), ListParams::default().limit(PAGE));
         (params.label_selector, params.field_selector) = (self.labels.clone(), self.fields.clone());
@@ -150,12 +150,12 @@ impl<K: Seen> Follow<K> {
             }
         };
         self.keep.end();
-        self.shared.heard.note(self.kind, started);
+        hearing.note(started);
         Ok(version)
     }
 
     /// Changes from `version` on, until the API server ends the watch.
-    async fn watch(&mut self, version: &mut String) -> Result<(), Error> {
+    async fn watch(&mut self, version: &mut String, hearing: &Hearing) -> Result<(), Error> {
         let (request, mut params) = (Request::new(self.path.as_str()), WatchParams::default().timeout(WATCH_TIMEOUT_S));
         (params.label_selector, params.field_selector) = (self.labels.clone(), self.fields.clone());
         let events = self.client.request_events::<K>(request.watch(&params, version)?);
@@ -176,7 +176,7 @@ impl<K: Seen> Follow<K> {
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
                 WatchEvent::Error(status) => return Err(Error::Status(status)),
             }
-            self.shared.heard.note(self.kind, heard);
+            hearing.note(heard);
         }
     }
 }

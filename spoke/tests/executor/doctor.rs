@@ -1,7 +1,10 @@
 //! `gpuheal-spoke doctor`, the program as it ships: what it says of a cluster before the install and after, to a person and
 //! to the spoke's own account. Other claims share the cluster, so that each finding is told by what it is about.
 
-use gpuheal_spoke::rights::Grant;
+use gpuheal_spoke::{
+    healaction::{HealAction, HealActionSpec, Tombstone},
+    rights::{ACCOUNT, Grant},
+};
 use kubesim::build;
 use serde_json::{Value, json};
 use testkube::{raw, settled};
@@ -23,6 +26,7 @@ testkube::claims![
     whoever_may_change_what_we_write_to_nodes_is_told,
     it_says_which_exporters_lack_what,
     it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing,
+    it_tells_what_runs_of_ours_and_which_records_are_stuck,
     it_changes_nothing,
 ];
 
@@ -154,7 +158,7 @@ async fn the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told(w: World
     assert_eq!(heal.code, Some(1));
     let next = |grant: &str| format!("gpuheal-spoke rights {grant} --namespace {} | kubectl apply -f -", w.home);
     assert_eq!(heal.is("problem", "rights", "", "lacks 1 of 1 rights for mark: patch nodes")["next"], next("mark"));
-    assert_eq!(heal.is("problem", "rights", "", "lacks 8 of 8 rights for heal")["next"], next("heal"));
+    assert_eq!(heal.is("problem", "rights", "", "lacks 9 of 9 rights for heal")["next"], next("heal"));
     assert!(heal.finding("rights", "", "lacks 1 of 1 rights for notify").is_some(), "{}", heal.text);
     assert!(heal.finding("rights", "", "for observe").is_none(), "{}", heal.text);
     for check in ["crd", "admission", "budget"] {
@@ -317,6 +321,36 @@ async fn it_looks_at_the_webhook_as_alertmanager_would_and_starts_nothing(w: Wor
             .await;
     wrong.is("problem", "webhook", &url, "does not take this token");
     drop(program);
+}
+
+async fn it_tells_what_runs_of_ours_and_which_records_are_stuck(w: World) {
+    let mut replica = build::cpu_pod(&w.home, "spoke-a", &w.name("n1"), &[]);
+    replica["spec"]["serviceAccountName"] = json!(ACCOUNT);
+    raw::post(&w.admin, &format!("/api/v1/namespaces/{}/pods", w.home), &replica).await.expect(201);
+    raw::post(&w.admin, &format!("/api/v1/namespaces/{}/pods", w.home), &build::cpu_pod(&w.home, "other", &w.name("n1"), &[]))
+        .await
+        .expect(201);
+    w.stateful_pod("db-0", "n2").await;
+    let late = HealActionSpec { action: "notify".into(), finish_by: "2020-01-01T00:00:00Z".into(), ..HealActionSpec::default() };
+    let tombstone = Tombstone { state: "REFUSED".into(), refusal: "EXPIRED".into(), reason: "late".into() };
+    w.leave_action(&HealAction::named("open", &w.home, late.clone())).await;
+    w.leave_action(&HealAction::named("untold", &w.home, HealActionSpec { tombstone: Some(tombstone.clone()), ..late.clone() }))
+        .await;
+    w.leave_action(&HealAction::named("deleted", &w.home, HealActionSpec { tombstone: Some(tombstone), ..late })).await;
+    let path = format!("/apis/gpu-selfhealing.io/v1/namespaces/{}/healactions/deleted", w.home);
+    raw::delete(&w.admin, &path, None).await.expect(200);
+    // By the spoke's own account, which may list pods and its own records.
+    let said = doctor(w.account_kubeconfig(), &["--namespace", &*w.home, "-o", "json"]).await;
+    said.is("warning", "spokes", "", "one runs alone");
+    said.is("warning", "healactions", "", "1 still open though their time is over: open");
+    said.is("warning", "healactions", "", "1 over, and the hub has not taken their outcome for an hour: untold");
+    let held = said.is("warning", "healactions", "", "1 deleted by somebody and held by our finalizer: deleted");
+    assert!(held["next"].as_str().unwrap().contains(&format!("kubectl patch ha NAME -n {}", w.home)), "{held}");
+    said.is("warning", "plugin", "", "no pod of it is ready on ");
+    said.is("note", "driver", "", "its version is not told by ");
+    let said = doctor(&w.admin_kubeconfig(), &["--namespace", &*w.home, "-o", "json"]).await;
+    said.is("warning", "backup", &w.ns, "the cluster has no VolumeSnapshots, for claims of GPU pods: data-db-0");
+    raw::patch(&w.admin, &path, raw::MERGE_PATCH, &json!({"metadata": {"finalizers": null}})).await.expect(200);
 }
 
 async fn it_changes_nothing(w: World) {

@@ -6,7 +6,7 @@ use gpuheal_proto::{
     link::v1::CommandState,
 };
 use gpuheal_spoke::{
-    healaction::{HealAction, new_spec},
+    healaction::{HealAction, name_of, new_spec},
     ports::Down,
 };
 use serde_json::{Value, json};
@@ -114,16 +114,17 @@ async fn kubectl_get_healactions_tells_the_story_in_eighty_columns(w: World) {
     let Some(text) = w.kubectl(&["get", "healactions", "-n", &w.home]).await else { return };
     let wide = w.kubectl(&["get", "healactions", "-n", &w.home, "-o", "wide"]).await.unwrap();
     let header: Vec<_> = wide.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(header[header.len() - 2..], ["LEVEL", "REASON"]);
+    assert_eq!(header[header.len() - 3..], ["COMMAND", "LEVEL", "REASON"]);
+    assert!(wide.contains(&done.id.to_string()), "by the id that the hub and the log name: {wide}");
     let lines: Vec<_> = text.lines().collect();
     let header: Vec<_> = lines[0].split_whitespace().collect();
     assert_eq!(header, ["NAME", "NODE", "ACTION", "FAULT", "STATE", "AGE"]);
-    let told = lines.iter().find(|line| line.starts_with(&done.id.to_string())).unwrap();
+    let told = lines.iter().find(|line| line.starts_with(&*name_of(&done.id.to_string()))).unwrap();
     for part in [&*w.name("n1"), " mark ", "xid 79", "SUCCEEDED"] {
         assert!(told.contains(part), "{part} is not in {told}");
     }
-    // A name of four letters leaves three for the age, with a release among them.
-    let room = 80 + w.name("n1").len().saturating_sub(4);
+    // Names of nodes of fourteen letters leave three for the age, with a release among them.
+    let room = 80 - 14 + w.name("n1").len();
     assert!(lines.iter().any(|line| line.contains(" release ")), "{text}");
     assert!(lines.iter().all(|line| line.len() <= room), "{text}");
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod drain;
 mod healaction;
 mod hub;
+mod machines;
 mod others;
 mod overridden;
 mod program;
@@ -22,6 +23,7 @@ mod restart;
 mod resume;
 mod rights;
 mod takeover;
+mod unheard;
 mod wire;
 mod world;
 
@@ -36,6 +38,8 @@ fn main() -> std::process::ExitCode {
             release::claims(),
             overridden::claims(),
             others::claims(),
+            unheard::claims(),
+            machines::claims(),
             restart::claims(),
             healaction::claims(),
             takeover::claims(),

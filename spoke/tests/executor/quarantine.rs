@@ -4,6 +4,7 @@ use gpuheal_proto::{
     command::{Command, Step},
     link::v1::{CommandState, StepState},
 };
+use gpuheal_spoke::healaction::name_of;
 use serde_json::json;
 
 use crate::{
@@ -107,9 +108,9 @@ async fn events_are_found_by_reason_on_the_node_and_in_our_namespace(w: World) {
     for part in ["quarantined", "xid 79", &command.incident.to_string(), &command.id.to_string()] {
         assert!(told[0].contains(part), "{part} is not in {}", told[0]);
     }
-    let id = command.id.to_string();
+    let name = name_of(&command.id.to_string()).into_owned();
     let events = w.events().await;
-    let ours = events.iter().find(|event| event["involvedObject"]["name"] == id).unwrap();
+    let ours = events.iter().find(|event| event["involvedObject"]["name"] == name).unwrap();
     assert_eq!((&ours["reason"], &ours["involvedObject"]["kind"]), (&json!("GPUSelfHealing"), &json!("HealAction")));
     assert_eq!(ours["metadata"]["namespace"], w.home);
 }

@@ -4,7 +4,7 @@ use gpuheal_proto::{
     ids::CommandId,
     link::v1::{CommandState, RefusalCode, UndoField, UndoKind, UndoRecord},
 };
-use gpuheal_spoke::ports::LocalConfig;
+use gpuheal_spoke::{healaction::name_of, ports::LocalConfig};
 use serde_json::json;
 use testkube::settled;
 
@@ -123,7 +123,7 @@ async fn a_release_whose_clean_up_failed_is_cleaned_up_later(w: World) {
     spoke.ack(&marked).await;
     let second = w.command("n1", 2, vec![release(marked.undo)]).await;
     let released = spoke.carry_out(&second).await;
-    w.wire.deny_patches(Some(first.id.to_string()));
+    w.wire.deny_patches(Some(name_of(&first.id.to_string()).into_owned()));
     spoke.ack(&released).await;
     settled::is_true("the mark could not be let go", || async { w.wire.patches_refused() > 0 }).await;
     assert!(held(&w, first.id).await);

@@ -19,7 +19,7 @@ use gpuheal_spoke::{
     execute::{Deps, Hand, dates},
     metrics::Metrics,
     ports::{Attachment, Down, FaultView, GpuUsers, LocalConfig, Seen, Standing},
-    watch::{self as cluster, Nodes},
+    watch::{self as cluster, Heard, Nodes},
 };
 use gpuheal_spoke_core::drain::{Unknown, Users};
 use testkube::settled;
@@ -66,6 +66,7 @@ pub(crate) struct Spoke {
     pub(crate) elector: ElectorHandle,
     pub(crate) seen: watch::Receiver<Seen>,
     pub(crate) nodes: Nodes,
+    pub(crate) heard: Arc<Heard>,
     stop: CancellationToken,
     task: JoinHandle<()>,
     _watches: JoinSet<()>,
@@ -108,7 +109,7 @@ impl Spoke {
         let (seen_tx, seen) = watch::channel(Seen::default());
         let faults = Arc::new(Faults(Mutex::new(Standing::Present)));
         let exporter = Arc::new(Exporter(Mutex::new(Err(Unknown::NoPage))));
-        let nodes = views.nodes.clone();
+        let (nodes, heard) = (views.nodes.clone(), Arc::clone(&views.heard));
         let deps = Deps {
             client,
             namespace: w.home.clone(),
@@ -122,13 +123,14 @@ impl Spoke {
             leadership,
             elector: elector.clone(),
             config: config_rx,
+            heard: Arc::clone(&heard),
             flags: Flags::default(),
             attachment: attachment_rx,
             seen: seen_tx,
             metrics,
         };
         let task = tokio::spawn(Hand::run(deps, down_rx, up_tx, stop.clone()));
-        Self { down, up, faults, exporter, clock, config, attachment, elector, seen, nodes, stop, task, _watches: watches }
+        Self { down, up, faults, exporter, clock, config, attachment, elector, seen, nodes, heard, stop, task, _watches: watches }
     }
 
     /// Starts one and waits until it carries out commands.

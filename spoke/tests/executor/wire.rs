@@ -10,13 +10,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use gpuheal_proto::kubernetes::LEASE;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::UnsyncBoxBody};
 use k8s_openapi::jiff::fmt::rfc2822::{DateTimeParser, DateTimePrinter};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
+use testkube::settled;
 use tokio::sync::watch;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -50,6 +51,7 @@ struct Spoilt {
     /// What the next such POSTs are answered, in order.
     answers: Vec<(&'static str, Value)>,
     patches_denied: Option<String>,
+    reads_failed: Option<String>,
     skew: Duration,
 }
 
@@ -59,6 +61,7 @@ pub(crate) struct Wire {
     sent: Mutex<Vec<Sent>>,
     spoilt: Mutex<Spoilt>,
     stalled: watch::Sender<bool>,
+    config_stalled: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
     /// Whose patches of nodes are held on their way.
     held: watch::Sender<Option<&'static str>>,
@@ -66,6 +69,7 @@ pub(crate) struct Wire {
     held_leases: watch::Sender<Option<&'static str>>,
     holding: AtomicUsize,
     patches_refused: AtomicUsize,
+    reads_failed: AtomicUsize,
     /// Lists and watches of nodes are narrowed by this label selector: the claims share an API server, and each spoke is to
     /// see the nodes of its own cluster.
     nodes: String,
@@ -118,12 +122,23 @@ impl Wire {
         self.patches_refused.load(Ordering::SeqCst)
     }
 
+    /// GETs whose path and query hold this are answered by a failure, until others are or none.
+    pub(crate) fn fail_reads(&self, of: Option<String>) {
+        self.spoilt.lock().unwrap().reads_failed = of;
+    }
+
+    /// How many were.
+    pub(crate) fn reads_failed(&self) -> usize {
+        self.reads_failed.load(Ordering::SeqCst)
+    }
+
     /// The next such POST is not done: the server is overloaded, and asks for a second.
     pub(crate) fn throttle(&self, end: &'static str) {
         self.spoilt.lock().unwrap().throttled = Some(end);
     }
 
-    /// The next such POST is not done, and answered by this Status; what is said several times is kept in order.
+    /// The next such POST is not done, and answered by this Status. What is said several times is kept in order, also between
+    /// requests that are under way at once: each waits for its turn.
     pub(crate) fn answer(&self, end: &'static str, status: Value) {
         self.spoilt.lock().unwrap().answers.push((end, status));
     }
@@ -141,6 +156,11 @@ impl Wire {
     /// Watches of nodes fall silent and stay open.
     pub(crate) fn stall_nodes(&self) {
         self.stalled.send_replace(true);
+    }
+
+    /// The watch of the owner's ConfigMap falls silent and stays open, or is heard again.
+    pub(crate) fn stall_config(&self, stalled: bool) {
+        self.config_stalled.send_replace(stalled);
     }
 
     /// Patches of nodes by this replica stay on their way until they are let go, as packets in a network do: whoever sent
@@ -172,10 +192,14 @@ impl Wire {
     async fn pass(self: Arc<Self>, replica: String, client: Client, request: Request<Body>) -> Result<Answer, Failure> {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.narrowed(parts.uri);
+        if parts.method == http::Method::GET && self.fails(&parts.uri) {
+            return Ok(refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"));
+        }
         let watched = parts.uri.query().filter(|query| query.contains("watch=true")).map(|_| parts.uri.path().to_owned());
         let bytes = body.collect_bytes().await?;
         let body = serde_json::from_slice(&bytes).unwrap_or_default();
         let sent = Sent { replica, method: parts.method.to_string(), path: parts.uri.path().to_owned(), body, code: None };
+        settled::is_true("its turn to be answered", || async { self.has_turn(&sent) }).await;
         if let Some(refusal) = self.refusal(&sent) {
             return Ok(refusal);
         }
@@ -225,17 +249,8 @@ impl Wire {
     fn body(&self, watched: Option<&str>, body: Body) -> UnsyncBoxBody<Bytes, Failure> {
         let frames = BodyStream::new(body).map(|frame| frame.map_err(Failure::from));
         match watched {
-            Some("/api/v1/nodes") => {
-                let stalled = self.stalled.subscribe();
-                let held = frames.then(move |frame| {
-                    let mut stalled = stalled.clone();
-                    async move {
-                        let _ = stalled.wait_for(|stalled| !stalled).await;
-                        frame
-                    }
-                });
-                StreamBody::new(held).boxed_unsync()
-            }
+            Some("/api/v1/nodes") => StreamBody::new(stalling(&self.stalled, frames)).boxed_unsync(),
+            Some(path) if path.ends_with("/configmaps") => StreamBody::new(stalling(&self.config_stalled, frames)).boxed_unsync(),
             Some("/api/v1/pods") => {
                 let mut cuts = self.cuts.subscribe();
                 StreamBody::new(frames.take_until(async move { cuts.changed().await })).boxed_unsync()
@@ -250,6 +265,19 @@ impl Wire {
         }
         let query = uri.query().unwrap_or_default();
         format!("{}?{query}&labelSelector={}", uri.path(), self.nodes).parse().unwrap()
+    }
+
+    fn fails(&self, uri: &Uri) -> bool {
+        let fails = self.spoilt.lock().unwrap().reads_failed.as_ref().is_some_and(|of| uri.to_string().contains(of));
+        self.reads_failed.fetch_add(usize::from(fails), Ordering::SeqCst);
+        fails
+    }
+
+    /// What is to be answered before it has been.
+    fn has_turn(&self, sent: &Sent) -> bool {
+        let spoilt = self.spoilt.lock().unwrap();
+        let meant = |end: &str| sent.method == "POST" && sent.path.ends_with(end);
+        spoilt.answers.iter().position(|(end, _)| meant(end)).is_none_or(|place| place == 0)
     }
 
     fn refusal(&self, sent: &Sent) -> Option<Answer> {
@@ -289,6 +317,21 @@ impl Wire {
             headers.insert(header::DATE, moved.parse().unwrap());
         }
     }
+}
+
+/// A watch whose frames wait while it is stalled.
+fn stalling<F: Send + 'static>(
+    stalled: &watch::Sender<bool>,
+    frames: impl Stream<Item = F> + Send + 'static,
+) -> impl Stream<Item = F> + Send + 'static {
+    let stalled = stalled.subscribe();
+    frames.then(move |frame| {
+        let mut stalled = stalled.clone();
+        async move {
+            let _ = stalled.wait_for(|stalled| !stalled).await;
+            frame
+        }
+    })
 }
 
 fn refuse(code: StatusCode, reason: &str) -> Answer {

@@ -9,7 +9,7 @@ use gpuheal_proto::{
     kubernetes::LEASE,
 };
 use gpuheal_spoke::{
-    healaction::{HealAction, HealActionSpec},
+    healaction::{HealAction, HealActionSpec, name_of},
     rights::Grant,
 };
 use k8s_openapi::{
@@ -228,6 +228,22 @@ impl World {
         self.machines.replace_node(&self.name(node)).await.unwrap();
     }
 
+    /// For good: no machine comes in its place.
+    pub(crate) async fn delete_node(&self, node: &str) {
+        raw::delete(&self.admin, &self.node_path(node), None).await.expect(200);
+    }
+
+    /// What selects this claim's nodes.
+    pub(crate) fn own_nodes(&self) -> Value {
+        json!({POOL: format!("c{}", self.number)})
+    }
+
+    /// The node that a pod is bound to, as a claim calls it.
+    pub(crate) fn node_of(&self, pod: &Value) -> String {
+        let name = pod["spec"]["nodeName"].as_str().unwrap();
+        name.strip_prefix(&self.name("")).unwrap().to_owned()
+    }
+
     pub(crate) async fn command(&self, node: &str, plan_rev: u64, steps: Vec<Step>) -> Command {
         hub::command(&self.node(node).await, plan_rev, steps)
     }
@@ -283,7 +299,11 @@ impl World {
 
     async fn start_pod(&self, pod: &Value) -> Value {
         self.post(&self.core("pods"), pod).await;
-        let name = pod["metadata"]["name"].as_str().unwrap();
+        self.ready_pod(pod["metadata"]["name"].as_str().unwrap()).await
+    }
+
+    /// Waits until the pod of that name is ready.
+    pub(crate) async fn ready_pod(&self, name: &str) -> Value {
         settled::until("the pod is ready", || async { self.pod(name).await.filter(is_ready) }).await
     }
 
@@ -365,13 +385,17 @@ impl World {
         raw::delete(&self.admin, &self.core(&format!("pods/{pod}")), Some(&options)).await.expect(200);
     }
 
+    fn action_path(&self, id: CommandId) -> String {
+        format!("{}/{}", actions(&self.home), name_of(&id.to_string()))
+    }
+
     pub(crate) async fn action(&self, id: CommandId) -> Option<Value> {
-        self.get(&format!("{}/{id}", actions(&self.home))).await
+        self.get(&self.action_path(id)).await
     }
 
     /// As somebody tries to change it; the answer.
     pub(crate) async fn try_change_action(&self, id: CommandId, patch: &Value) -> Answer {
-        raw::patch(&self.admin, &format!("{}/{id}", actions(&self.home)), raw::MERGE_PATCH, patch).await
+        raw::patch(&self.admin, &self.action_path(id), raw::MERGE_PATCH, patch).await
     }
 
     pub(crate) fn is_kubernetes(&self) -> bool {
@@ -417,7 +441,7 @@ impl World {
     }
 
     pub(crate) async fn forget_status(&self, id: CommandId) {
-        self.merge(&format!("{}/{id}/status", actions(&self.home)), &json!({"status": null})).await;
+        self.merge(&format!("{}/status", self.action_path(id)), &json!({"status": null})).await;
     }
 
     /// All HealActions are gone, as after a restore of etcd from before them.
@@ -460,7 +484,7 @@ impl World {
     /// Waits for the Event on the command's HealAction, the last call of all.
     pub(crate) async fn told_all(&self, command: &Command) {
         settled::is_true("the last Event is posted", || async {
-            self.events().await.iter().any(|event| event["involvedObject"]["name"] == command.id.to_string())
+            self.events().await.iter().any(|event| event["involvedObject"]["name"] == *name_of(&command.id.to_string()))
         })
         .await;
     }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 use gpuheal_proto::kubernetes::NAMESPACE;
 use kube::{
-    Api, ResourceExt as _,
+    Api,
     api::{DynamicObject, ListParams},
 };
 
@@ -235,7 +235,12 @@ async fn commands_agree(actor: &Actor<'_>) -> Result<()> {
         let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), NAMESPACE, &heal_action_resource());
         let held = api.list(&ListParams::default()).await.context("reading HealActions")?;
         let held: BTreeMap<String, String> = (held.into_iter())
-            .map(|action| (action.name_any(), action.data["status"]["state"].as_str().unwrap_or_default().to_owned()))
+            .map(|action| {
+                (
+                    action.data["spec"]["commandId"].as_str().unwrap_or_default().to_owned(),
+                    action.data["status"]["state"].as_str().unwrap_or_default().to_owned(),
+                )
+            })
             .collect();
         for (id, state, action, node, _, overdue) in &rows {
             let ended = ["SUCCEEDED", "FAILED", "UNKNOWN", "REFUSED", "CANCELLED", "EXPIRED"].contains(&state.as_str());

@@ -82,6 +82,16 @@ pub fn evicted_uids(records: &[Record]) -> BTreeSet<&str> {
     records.iter().filter_map(evicted).collect()
 }
 
+/// UIDs of the pods that a spoke deleted past their budgets, once for each delete that was granted.
+#[must_use]
+pub fn deleted_uids(records: &[Record]) -> Vec<&str> {
+    let granted = |record: &&Record| {
+        let pod = record.resource == "pods" && record.subresource.is_empty() && record.verb == "delete";
+        pod && record.user_agent.starts_with("gpuheal-spoke") && matches!(record.code, 200 | 202 | 0)
+    };
+    records.iter().filter(granted).filter_map(|record| record.body.as_ref()?.pointer("/preconditions/uid")?.as_str()).collect()
+}
+
 /// How many evictions were granted.
 #[must_use]
 pub fn evictions(records: &[Record]) -> usize {

@@ -23,6 +23,8 @@ pub enum Cause {
     Many,
     /// A person asks for a mark.
     Person,
+    /// A person asks for the eviction of a node's pods, which their budget does not let go: at the drain's deadline it is passed.
+    PastBudget,
     /// The same as [`Cause::Xid`], healed, repaired and released by a person: only then comes the point.
     Back,
 }
@@ -56,8 +58,12 @@ const fn back(row: &'static str, point: &'static str) -> Crash {
     Crash { row, point, who: Who::Leader, cause: Cause::Back }
 }
 
+const fn past(row: &'static str, point: &'static str, who: Who) -> Crash {
+    Crash { row, point, who, cause: Cause::PastBudget }
+}
+
 /// Every fail point of hub and spoke, and what the second replica dies of where the first one has left off.
-pub const CRASHES: [Crash; 35] = [
+pub const CRASHES: [Crash; 39] = [
     leader("1", "journal.before-write"),
     leader("1", "journal.before-sync"),
     leader("2", "journal.synced"),
@@ -86,6 +92,10 @@ pub const CRASHES: [Crash; 35] = [
     heir("12", "execute.before-evict", "execute.node-patched"),
     heir("12", "execute.taken-up", "execute.evicted"),
     heir("14", "execute.before-outcome", "execute.evicted"),
+    past("12", "execute.before-delete", Who::Leader),
+    past("12", "execute.deleted", Who::Leader),
+    past("12", "execute.before-delete", Who::Heir { after: "execute.before-delete" }),
+    past("12", "execute.taken-up", Who::Heir { after: "execute.deleted" }),
     back("12", "execute.before-release"),
     back("14", "execute.released"),
     leader("14", "execute.before-outcome"),

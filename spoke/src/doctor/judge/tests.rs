@@ -6,7 +6,7 @@ use kube::CustomResourceExt as _;
 
 use super::*;
 use crate::{
-    doctor::facts::{Account, Budget, Exporter, Lease, Mutator, Node, Pod, Server, Webhook},
+    doctor::facts::{Account, Action, Budget, Exporter, Lease, Mutator, Node, Pod, Server, Spoke, Webhook},
     healaction::HealAction,
     rights::{Grant, RIGHTS, Sheet},
 };
@@ -27,7 +27,7 @@ fn well() -> Facts {
         lease: Ok(Some(Lease { holder: "a".to_owned(), age: Some(Duration::from_secs(1)), lasts: Duration::from_secs(15) })),
         fence: Ok(Some(BTreeMap::new())),
         config: Ok(Some("ceiling: {nodesOut: 1}".to_owned())),
-        nodes: Ok(vec![Node { name: "n1".to_owned(), gpus: 8, offered: 8, labelled: true }]),
+        nodes: Ok(vec![Node { name: "n1".to_owned(), gpus: 8, offered: 8, labelled: true, driver: "570.1".to_owned() }]),
         mutators: Ok(Vec::new()),
         exporters: Ok(vec![Exporter {
             node: "n1".to_owned(),
@@ -45,7 +45,17 @@ fn well() -> Facts {
         budgets: Ok(vec![budget("web")]),
         allowed: Ok(["ml".to_owned()].into()),
         local_claims: Ok([].into()),
+        plugins: Ok(["n1".to_owned()].into()),
+        spokes: Ok(["a", "b"].map(|name| Spoke { name: name.to_owned(), ready: true, ..Spoke::default() }).into()),
+        actions: Ok(vec![action()]),
+        snapshots: Ok(Some([("ml/data".to_owned(), Duration::from_secs(3600))].into())),
     }
+}
+
+/// A mark that stands for a year, and waits for its release.
+fn action() -> Action {
+    let overdue = Duration::from_secs(365 * 86_400);
+    Action { name: "01k".to_owned(), held: true, waits_for_release: true, overdue, ..Action::default() }
 }
 
 fn pod(name: &str) -> Pod {
@@ -82,6 +92,10 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
         "exporter",
         "webhook",
         "budget",
+        "driver",
+        "plugin",
+        "spokes",
+        "healactions",
     ] {
         assert!(checks.contains(check), "{check}");
     }
@@ -90,7 +104,7 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
 #[test]
 fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
     type Spoil = fn(&mut Facts);
-    let spoilt: [(Spoil, &str, &str); 37] = [
+    let spoilt: [(Spoil, &str, &str); 44] = [
         (|f| server(f).number = (1, 21), "problem version", "upgrade"),
         (|f| server(f).number = (1, 29), "warning version", "RBAC alone guards"),
         (|f| server(f).clock_off = Some(Duration::from_secs(11)), "warning clock", "11 s apart"),
@@ -196,6 +210,36 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
             "warning stateful ml 1 GPU pod with storage, whose eviction the namespace has not allowed",
             "kubectl label namespace ml gpu-selfhealing.io/stateful-eviction=allowed",
         ),
+        (
+            |f| f.plugins = Ok([].into()),
+            "warning plugin  no pod of it is ready on 1 of 1 nodes with GPUs: n1",
+            "--device-plugin-selector",
+        ),
+        (|f| drop(f.spokes.as_mut().unwrap().pop()), "warning spokes  one runs alone", "run two"),
+        (|f| f.spokes.as_mut().unwrap()[0].ready = false, "warning spokes a is not ready", "/readyz"),
+        (
+            |f| {
+                let spoke = &mut f.spokes.as_mut().unwrap()[1];
+                (spoke.restarts, spoke.ended) = (3, "OOMKilled (exit status 137)".to_owned());
+            },
+            "warning spokes b was restarted 3 times, the last time by OOMKilled (exit status 137)",
+            "kubectl logs -n gpu-selfhealing b --previous",
+        ),
+        (
+            |f| f.actions.as_mut().unwrap().push(Action { open: true, waits_for_release: false, ..action() }),
+            "warning healactions  1 still open though their time is over: 01k",
+            "leader",
+        ),
+        (
+            |f| f.actions.as_mut().unwrap()[0].waits_for_release = false,
+            "warning healactions  1 over, and the hub has not taken their outcome for an hour: 01k",
+            "gpuhealctl clusters",
+        ),
+        (
+            |f| f.actions.as_mut().unwrap()[0].deleting = true,
+            "warning healactions  1 deleted by somebody and held by our finalizer: 01k",
+            "finalizers",
+        ),
     ];
     for (spoil, found, next) in spoilt {
         let mut facts = well();
@@ -245,6 +289,38 @@ fn covering(facts: &mut Facts) -> &mut Budget {
 
 fn one(facts: &mut Facts) -> &mut Pod {
     &mut facts.pods.as_mut().unwrap()[0]
+}
+
+#[test]
+fn a_claim_without_a_fresh_snapshot_is_a_warning_until_its_namespace_has_confirmed_backups() {
+    let told = |snapshots: Option<u64>, served: bool, allowed: bool| {
+        let mut facts = well();
+        one(&mut facts).claims.push("data".to_owned());
+        let known = snapshots.map(|days| ("ml/data".to_owned(), Duration::from_secs(days * 86_400)));
+        facts.snapshots = Ok(served.then(|| known.into_iter().collect()));
+        facts.allowed = Ok(allowed.then(|| "ml".to_owned()).into_iter().collect());
+        let all = judge(&facts);
+        let backup =
+            all.iter().filter(|one| one.check == "backup").map(|one| format!("{} {}: {}", one.level.word(), one.about, one.found));
+        backup.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(told(Some(1), true, false), "ok ml: every claim of a GPU pod has a fresh VolumeSnapshot");
+    assert_eq!(told(Some(8), true, false), "warning ml: the newest VolumeSnapshot is older than 7 days: data");
+    assert_eq!(told(None, true, false), "warning ml: no VolumeSnapshot is ready to restore from, for claims of GPU pods: data");
+    assert_eq!(told(None, false, false), "warning ml: the cluster has no VolumeSnapshots, for claims of GPU pods: data");
+    assert_eq!(told(None, false, true), "note ml: the cluster has no VolumeSnapshots, for claims of GPU pods: data");
+}
+
+#[test]
+fn drivers_of_several_versions_are_told_and_one_that_no_label_tells_is_no_fault() {
+    let mut facts = well();
+    let other = Node { name: "n2".to_owned(), driver: "535.2".to_owned(), ..node(&mut facts).clone() };
+    let silent = Node { name: "n3".to_owned(), driver: String::new(), ..other.clone() };
+    facts.nodes.as_mut().unwrap().extend([other, silent]);
+    let all = judge(&facts);
+    let told: Vec<_> = all.iter().filter(|one| one.check == "driver").map(|one| (one.level, one.found.as_str())).collect();
+    let differ = "not one and the same on all nodes with GPUs: 535.2 on 1, 570.1 on 1";
+    assert_eq!(told, [(Level::Note, differ), (Level::Note, "its version is not told by 1 nodes with GPUs")]);
 }
 
 #[test]

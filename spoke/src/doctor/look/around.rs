@@ -50,11 +50,19 @@ pub(super) async fn nodes(client: &Client, gpus: &GpuResources) -> Seen<Vec<fact
         Some(facts::Node {
             gpus: gpu_count(status.capacity.as_ref(), gpus),
             offered: gpu_count(status.allocatable.as_ref(), gpus),
+            driver: driver(&labels),
             labelled: GPU_LABELS.iter().any(|(key, value)| labels.get(*key).is_some_and(|has| has == value)),
             name: node.metadata.name.unwrap_or_default(),
         })
     })
     .await
+}
+
+/// As GPU feature discovery tells it: at once, or in parts where it is older.
+fn driver(labels: &BTreeMap<String, String>) -> String {
+    let full = labels.get("nvidia.com/cuda.driver-version.full").cloned();
+    let parts = ["major", "minor", "rev"].map(|part| labels.get(&format!("nvidia.com/cuda.driver.{part}")).map(String::as_str));
+    full.unwrap_or_else(|| parts.into_iter().flatten().collect::<Vec<_>>().join("."))
 }
 
 /// GPU pods that a drain would look at, and exporters' pods.

@@ -186,8 +186,12 @@ async fn delete(kube: &Kube, call: &Call) -> Outcome {
         preconditions: Some(Preconditions { uid: Some(call.pod.uid.clone()), resource_version: None }),
         ..DeleteParams::default()
     };
+    dies_at!("execute.before-delete");
     match kube.effect("delete pod", api.delete(&call.pod.name, &params)).await {
-        Ok(_) => Outcome::Accepted,
+        Ok(_) => {
+            dies_at!("execute.deleted");
+            Outcome::Accepted
+        }
         Err(error) if error.unsent() => Outcome::Unsent,
         Err(error) if error.not_found() || error.code() == Some(409) => look(kube, &call.pod).await,
         Err(error) if error.transient() => Outcome::Doubt,

@@ -8,14 +8,12 @@ use std::{
 };
 
 use gpuheal_spoke_core::drain::{Plan, PodFacts, Skipped, after_completion, backoff, grace_secs};
-use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher;
 use tokio::time::Instant;
 
 use self::returns::Returns;
 use super::{
     evict::{Call, Outcome},
-    look::pod_facts,
+    pods::Event,
 };
 use crate::healaction::PodRecord;
 
@@ -313,36 +311,33 @@ impl Jobs {
     }
 
     /// Takes an event of the watch.
-    pub(super) fn seen(&mut self, event: Option<Result<watcher::Event<Pod>, watcher::Error>>, now: Instant) {
+    pub(super) fn seen(&mut self, event: Event, now: Instant) {
         match event {
-            Some(Ok(watcher::Event::Apply(pod))) => self.applied(&pod, now),
-            Some(Ok(watcher::Event::Delete(pod))) => {
-                let uid = pod.metadata.uid.unwrap_or_default();
+            Event::Listing => self.relist = Some(Vec::new()),
+            Event::Is(pod) => {
+                if let Some(listed) = &mut self.relist {
+                    listed.push(pod.uid.clone());
+                }
+                self.applied(*pod, now);
+            }
+            Event::Gone(uid) => {
                 self.returns.left(&uid);
                 if let Some(job) = self.by_uid.get_mut(&uid) {
                     job.go();
                     self.dirty = true;
                 }
             }
-            Some(Ok(watcher::Event::Init)) => self.relist = Some(Vec::new()),
-            Some(Ok(watcher::Event::InitApply(pod))) => {
-                self.relist.get_or_insert_default().extend(pod.metadata.uid.clone());
-                self.applied(&pod, now);
-            }
-            Some(Ok(watcher::Event::InitDone)) => {
+            Event::Listed => {
                 if let Some(there) = self.relist.take() {
                     self.returns.listed(&there);
                     self.by_uid.iter_mut().filter(|(uid, _)| !there.contains(uid)).for_each(|(_, job)| job.go());
                     self.dirty = true;
                 }
             }
-            Some(Err(error)) => tracing::warn!(error = %gpuheal_proto::chain::chain(&error), "watch of the node's pods failed"),
-            None => {}
         }
     }
 
-    fn applied(&mut self, pod: &Pod, now: Instant) {
-        let Some(facts) = pod_facts(pod) else { return };
+    fn applied(&mut self, facts: PodFacts, now: Instant) {
         match self.by_uid.get_mut(&facts.uid) {
             Some(job) if facts.finished() => {
                 job.go();

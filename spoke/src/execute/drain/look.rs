@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use gpuheal_proto::{command::Drain, kubernetes::LABEL_STATEFUL_EVICTION};
 use gpuheal_spoke_core::{
-    drain::{Claims, Devices, PodFacts, Ready, holds_gpu, pod, volume::Volume},
+    drain::{Claims, Devices, PodFacts, Ready, holds_gpu, volume::Volume},
     gpu_resources::GpuResources,
 };
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, ListParams},
@@ -38,11 +38,6 @@ pub(super) struct Storage {
     pub(super) volumes: Volumes,
     /// The last thing that could not be read, and why.
     pub(super) unread: Option<String>,
-}
-
-/// A pod from the API's type.
-pub(super) fn pod_facts(pod: &Pod) -> Option<PodFacts> {
-    pod::PodFacts::from_json(&serde_json::to_value(pod).ok()?)
 }
 
 /// Asks which devices the pods' ResourceClaims were given: each claim by its name, and once the node's own ResourceSlices, which

@@ -22,6 +22,7 @@ testkube::claims![
     at_the_deadline_what_was_let_finish_is_evicted_within_its_budget_and_never_deleted,
     a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline,
     a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace,
+    a_pod_that_a_finalizer_holds_is_not_deleted_past_its_budget,
 ];
 
 fn at_deadline(outcome: DeadlineOutcome) -> Step {
@@ -75,4 +76,23 @@ async fn a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace(w: World) {
     w.delete_now("web-1").await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+}
+
+async fn a_pod_that_a_finalizer_holds_is_not_deleted_past_its_budget(w: World) {
+    w.budget("guarded", "guarded").await;
+    let held = json!({"metadata": {"labels": {"app": "guarded"}, "finalizers": ["team.example/hold"]}});
+    w.gpu_pod("guarded-1", "n1", held).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let mut command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::BypassPdb)]).await;
+    command.level = "manual".into();
+    // The deadline moves once, to what is left of the command's own time.
+    let within = |secs| command.times.created.after(Duration::from_secs(secs));
+    (command.times.deliver_by, command.times.start_by, command.times.finish_by) = (within(5), within(5), within(8));
+    let end = spoke.carry_out(&command).await;
+    assert_eq!(end.state(), CommandState::Failed, "{}", end.reason);
+    let pod = w.pod("guarded-1").await.expect("it stays");
+    assert!(pod["metadata"]["deletionTimestamp"].is_null());
+    let writes = w.writes_to("pods").await;
+    assert!(!writes.is_empty() && writes.iter().all(|entry| entry.subresource == "eviction"), "{writes:?}");
+    w.change_pod("guarded-1", json!({"metadata": {"finalizers": null}})).await;
 }

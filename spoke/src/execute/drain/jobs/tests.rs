@@ -7,6 +7,14 @@ fn pod(name: &str) -> PodFacts {
     PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ready: true, ..PodFacts::default() }
 }
 
+fn facts_of(pod: &Value) -> Option<PodFacts> {
+    PodFacts::from_json(pod)
+}
+
+fn is(pod: Value) -> Event {
+    Event::Is(Box::new(facts_of(&pod).unwrap()))
+}
+
 fn planned(name: &str) -> Planned {
     Planned { pod: pod(name), after_completion: false }
 }
@@ -134,22 +142,22 @@ fn a_long_grace_is_shortened_on_a_dead_node_whether_it_was_asked_for_before_or_a
 #[test]
 fn a_finalizer_is_named_with_its_owner_while_its_pod_ends_and_once_only_its_object_is_left() {
     let now = Instant::now();
-    let pod = |phase: &str, deleted: Value| -> Pod {
+    let pod = |phase: &str, deleted: Value| -> Value {
         let fields = json!({"f:metadata": {"f:finalizers": {"v:\"team.example/hold\"": {}}}});
         let managed = json!([{"manager": "team-operator", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields}]);
         let metadata = json!({"namespace": "ml", "name": "a", "uid": "a", "finalizers": ["team.example/hold"],
             "managedFields": managed, "deletionTimestamp": deleted});
-        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
+        json!({"metadata": metadata, "status": {"phase": phase}})
     };
-    let drained = Planned { pod: pod_facts(&pod("Running", Value::Null)).unwrap(), after_completion: false };
+    let drained = Planned { pod: facts_of(&pod("Running", Value::Null)).unwrap(), after_completion: false };
     let mut jobs = Jobs::new(&Plan { stateless: vec![drained], ..Plan::default() }, Duration::from_secs(60), now);
     jobs.launch("a").unwrap();
     jobs.answered("a", Outcome::Accepted, now);
-    jobs.seen(Some(Ok(watcher::Event::Apply(pod("Running", json!("2026-01-01T00:00:00Z"))))), now);
+    jobs.seen(is(pod("Running", json!("2026-01-01T00:00:00Z"))), now);
     assert!(jobs.leaving() && jobs.records()[0].reason.is_empty());
     jobs.age(now + Duration::from_secs(30) + GRACE_SLACK);
     assert_eq!(jobs.records()[0].reason, "still terminating, held by finalizer team.example/hold (set by team-operator)");
-    jobs.seen(Some(Ok(watcher::Event::Apply(pod("Succeeded", json!("2026-01-01T00:00:00Z"))))), now);
+    jobs.seen(is(pod("Succeeded", json!("2026-01-01T00:00:00Z"))), now);
     assert_eq!(jobs.records()[0].reason, "finished; its object is held by finalizer team.example/hold (set by team-operator)");
     assert!(jobs.settled());
 }
@@ -217,17 +225,17 @@ fn attempts_without_an_answer_are_told_from_the_third_on() {
 fn a_new_pod_counts_once_however_many_events_tell_of_it_and_is_not_evicted() {
     let now = Instant::now();
     let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": "o1", "controller": true}]);
-    let pod = |name: &str, owner: &Value, phase: &str| -> Pod {
+    let pod = |name: &str, owner: &Value, phase: &str| -> Value {
         let metadata = json!({"namespace": "ml", "name": name, "uid": name, "ownerReferences": owner});
-        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
+        json!({"metadata": metadata, "status": {"phase": phase}})
     };
-    let drained = Planned { pod: pod_facts(&pod("a", &owner, "Running")).unwrap(), after_completion: false };
+    let drained = Planned { pod: facts_of(&pod("a", &owner, "Running")).unwrap(), after_completion: false };
     let mut jobs = Jobs::new(&Plan { stateless: vec![drained], ..Plan::default() }, Duration::from_secs(60), now);
     for phase in ["Pending", "Pending", "Running"] {
-        jobs.seen(Some(Ok(watcher::Event::Apply(pod("b", &owner, phase)))), now);
+        jobs.seen(is(pod("b", &owner, phase)), now);
     }
     let other = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "other", "uid": "o2", "controller": true}]);
-    jobs.seen(Some(Ok(watcher::Event::Apply(pod("c", &other, "Running")))), now);
+    jobs.seen(is(pod("c", &other, "Running")), now);
     assert_eq!(jobs.returned(), "1 new pod of CloneSet ml/web");
     assert_eq!(jobs.due(now), ["a"]);
     let states: Vec<_> = jobs.records().into_iter().map(|record| (record.name, record.state)).collect();
@@ -238,18 +246,18 @@ fn a_new_pod_counts_once_however_many_events_tell_of_it_and_is_not_evicted() {
 fn a_pod_that_the_plan_leaves_has_not_come_back_though_its_owner_is_drained() {
     let now = Instant::now();
     let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": "o1", "controller": true}]);
-    let pod = |name: &str| -> Pod {
+    let pod = |name: &str| -> Value {
         let metadata = json!({"namespace": "ml", "name": name, "uid": name, "ownerReferences": owner});
-        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": "Running"}})).unwrap()
+        json!({"metadata": metadata, "status": {"phase": "Running"}})
     };
-    let facts = |name: &str| pod_facts(&pod(name)).unwrap();
+    let facts = |name: &str| facts_of(&pod(name)).unwrap();
     let left = Skipped { pod: facts("b"), why: "uses another GPU".to_owned(), holds_gpu: false };
     let drained = Planned { pod: facts("a"), after_completion: false };
     let plan = Plan { stateless: vec![drained], skipped: vec![left], ..Plan::default() };
     let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
-    jobs.seen(Some(Ok(watcher::Event::Apply(pod("b")))), now);
+    jobs.seen(is(pod("b")), now);
     assert_eq!(jobs.returned(), "");
-    jobs.seen(Some(Ok(watcher::Event::Apply(pod("c")))), now);
+    jobs.seen(is(pod("c")), now);
     assert_eq!(jobs.returned(), "1 new pod of CloneSet ml/web");
 }
 
@@ -293,8 +301,8 @@ fn an_owner_whose_uid_is_none_is_left_out_of_the_record_of_its_pod() {
     let recorded = |uid: &str| {
         let owner = json!([{"apiVersion": "v1", "kind": "CloneSet", "name": "web", "uid": uid, "controller": true}]);
         let metadata = json!({"namespace": "ml", "name": "a", "uid": "a", "ownerReferences": owner});
-        let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
-        planned_record(&pod_facts(&pod).unwrap()).owner_uid
+        let pod = json!({"metadata": metadata, "spec": {"containers": []}});
+        planned_record(&facts_of(&pod).unwrap()).owner_uid
     };
     let uid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
     assert_eq!(recorded(uid), uid);
