@@ -215,6 +215,8 @@ async fn a_fault_that_the_standby_alone_was_told_of_is_kept_and_the_leaders_own_
 async fn a_fault_is_acked_while_a_status_before_it_waits() {
     let hub = Hub::start_with_database().await;
     let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    // Of one that is not, a command that is not known here is told again.
+    sqlx::query("UPDATE clusters SET taken_over_term = hub_term()").execute(&hub.pool).await.unwrap();
     let mut lock = hub.pool.begin().await.unwrap();
     sqlx::query("LOCK TABLE reports IN EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
     let id = "01a228f9-c6a9-746f-9531-0bdf008d80d5";

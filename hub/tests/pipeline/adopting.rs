@@ -186,6 +186,21 @@ async fn an_outcome_that_comes_before_its_clusters_nodes_is_left_to_be_told_agai
     assert_eq!(left.commands().await, ["evict SUCCEEDED 1 1"]);
 }
 
+/// Failure table, row 18: one that was on its way without its bytes when all was asked for, and an ack of before that comes after.
+#[tokio::test]
+async fn a_status_without_its_bytes_is_no_word_of_a_lost_command_and_an_ack_says_of_which_epoch_it_is() {
+    let (left, c1) = (Left::of_node(1).await, cluster("c1"));
+    let world = &left.world;
+    let bare = || v1::CommandStatus { envelope: Vec::new().into(), ..left.status(2, v1::CommandState::Started) };
+    world.run("UPDATE hub_state SET hub_term = hub_term + 1").await;
+    world.shown(&c1, false, (0..10).map(node).collect()).await;
+    assert!(!left.acked(bare()).await, "it comes again with them");
+    let ack = settle(&world.pool, &c1, left.status(2, v1::CommandState::Started), Some(&left.signer)).await.unwrap();
+    assert_eq!(ack.map(|ack| ack.hub_term), Some(2));
+    assert_eq!(left.commands().await, ["evict STARTED 1 1"]);
+    assert!(left.acked(bare()).await, "it is known now");
+}
+
 /// Failure table, row 18: an Event would go with the plan revision that the lost command has.
 #[tokio::test]
 async fn nobody_is_told_of_a_fault_before_its_cluster_is_taken_over_and_then_a_lost_command_has_its_place() {

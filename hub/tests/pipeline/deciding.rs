@@ -261,6 +261,24 @@ async fn a_mark_that_no_hold_counts_yet_gives_its_place_to_no_other_node() {
     assert_eq!((world.lines("SELECT node_uid FROM holds").await, world.count(harmful).await), (vec!["uid-1".to_owned()], 1));
 }
 
+/// Failure table, row 18: a judgement that waited for the budgets while the epoch rose took for known what may be lost.
+#[tokio::test]
+async fn a_judgement_of_an_older_epoch_commands_nothing() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    world.faults(&c1, &[xid79(&c1, 1)]).await;
+    let mut other = world.pool.begin().await.unwrap();
+    sqlx::query("LOCK TABLE budgets IN EXCLUSIVE MODE").execute(&mut *other).await.unwrap();
+    let (judged, ()) = tokio::join!(world.decide(), async {
+        let waits = "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%budgets%' AND datname = current_database()";
+        while world.count(waits).await == 0 {}
+        sqlx::query("UPDATE hub_state SET hub_term = hub_term + 1").execute(&mut *other).await.unwrap();
+        other.commit().await.unwrap();
+    });
+    assert!(judged > 0);
+    assert_eq!(world.count("commands").await, 0);
+    assert!(world.text("SELECT reason FROM incidents").await.contains("not taken over yet"));
+}
+
 /// Failure table, row 18: nodes that one transaction judges one after the other.
 #[tokio::test]
 async fn a_mark_that_has_just_got_its_hold_is_not_counted_once_more_for_the_next_node() {

@@ -139,6 +139,22 @@ async fn a_hello_of_what_no_hub_gave_out_leaves_the_fleets_epoch_where_it_was() 
     assert_eq!(again.generation, first.generation + 1, "and nobody was taken over by it");
 }
 
+/// Failure table, row 18: whoever waits for its cluster's row while the epoch rises is told the epoch that has risen.
+#[tokio::test]
+async fn a_session_that_attaches_while_the_epoch_rises_is_asked_under_the_one_that_it_is_told() {
+    let (world, c1) = (World::healing(10).await, cluster("c1"));
+    let mut first = world.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM clusters FOR UPDATE").execute(&mut *first).await.unwrap();
+    let hello = hello(&c1);
+    let (attached, ()) = tokio::join!(attach(&world, &hello), async {
+        let waits = "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO clusters%' AND datname = current_database()";
+        while world.count(waits).await == 0 {}
+        sqlx::query("UPDATE hub_state SET hub_term = hub_term + 1").execute(&mut *first).await.unwrap();
+        first.commit().await.unwrap();
+    });
+    assert_eq!((attached.0.hub_term, attached.0.taken_over), (2, false));
+}
+
 /// Failure table, row 18.
 #[tokio::test]
 async fn a_hello_that_knows_more_raises_the_epoch_above_it_and_its_cluster_is_asked_for_all_that_it_has() {
