@@ -54,8 +54,6 @@ pub enum Mutation {
     AnyServer,
     /// A leader proves itself before it knows what its cluster has seen.
     ProvesUnseen,
-    /// A cluster whose nodes were shown is taken for one of which all is known.
-    SnapshotIsAll,
 }
 
 impl Mutation {
@@ -86,7 +84,6 @@ impl Mutation {
         Self::NobodyIsAsked,
         Self::AnyServer,
         Self::ProvesUnseen,
-        Self::SnapshotIsAll,
     ];
 }
 

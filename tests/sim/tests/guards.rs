@@ -52,11 +52,10 @@ guards!(
     a_word_that_is_told_once_may_never_be_heard: ToldOnce at 210,
     without_the_sweep_a_command_never_ends: NoSweep at 10,
     without_the_signature_anybody_commands: AnySignature at 11,
-    a_hub_that_thinks_it_was_told_all_releases_what_is_ill: ToldBlind at 73,
+    a_hub_that_thinks_it_was_told_all_releases_what_is_ill: ToldBlind at 1379,
     a_drain_that_counts_for_every_gpu_leaves_the_users_of_the_next: AnyDrainIsAll at 13,
     whose_end_nobody_asks_for_stays_unknown: NobodyIsAsked at 29,
     a_server_started_anew_that_is_taken_for_the_old_one_forgets_who_is_out: AnyServer at 316,
-    a_cluster_whose_snapshot_is_taken_for_all_has_faults_that_nobody_knows: SnapshotIsAll at 696,
     a_leader_that_proves_itself_unseen_is_commanded_by_a_hub_that_lost_commits: ProvesUnseen at 227,
 );
 

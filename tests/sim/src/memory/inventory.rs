@@ -45,8 +45,8 @@ impl Memory {
             let known = &mut self.cluster(cluster).told_upto;
             *known = (*known).max(Some(upto));
         }
-        let (term, heeded) = (self.hub_term, !self.mutations.has(Mutation::SnapshotIsAll));
-        if matches!(taken, Taken::Counts { .. }) && (state.all_told_term == term || !heeded) {
+        let term = self.hub_term;
+        if matches!(taken, Taken::Counts { .. }) && state.all_told_term == term {
             let rows = self.cluster(cluster);
             if whole || rows.snapshot_term == Some(term) {
                 rows.taken_over_term = Some(term);
