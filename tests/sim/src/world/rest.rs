@@ -35,14 +35,19 @@ impl World {
             let judged = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid));
             let Some((story, decision)) = judged.filter(|(_, decision)| decision.commands.is_empty()) else { continue };
             let Some(incident) = story.incident.filter(|incident| incident.state == IncidentState::Validating) else { continue };
+            // An incident of a command that a restored database took over was opened then; its trouble began with that command.
+            let commands = self.db.clusters.get(&cluster.id).into_iter().flat_map(|rows| rows.commands.values());
+            let made = commands.filter(|command| command.incident == incident.id).map(|command| command.planned.times.created);
+            let began = made.min().map_or(incident.opened_at, |made| made.min(incident.opened_at));
             let acts = decision.verdicts.iter().filter(|one| one.outcome == VerdictOutcome::Acts && one.mode == Mode::Heal);
             let faults = acts.filter_map(|one| story.faults.iter().find(|fault| fault.key == one.key));
             for uuid in faults.filter_map(|fault| fault.gpu.as_ref()?.uuid.as_ref()) {
                 let ill = (0..GPUS).find(|gpu| body::gpu_uuid(&body.name, *gpu) == uuid.as_str());
-                let stays =
-                    cluster.api.pods.values().find(|pod| {
-                        pod.node == body.name && Some(pod.gpu) == ill && !pod.deleting && pod.started < incident.opened_at
-                    });
+                let stays = cluster
+                    .api
+                    .pods
+                    .values()
+                    .find(|pod| pod.node == body.name && Some(pod.gpu) == ill && !pod.deleting && pod.started < began);
                 left.extend(stays.map(|pod| format!("{} on {uuid} of {}/{}: {}", pod.name, cluster.id, body.name, incident.id)));
             }
         }
