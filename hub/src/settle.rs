@@ -28,10 +28,11 @@ use crate::{
         judgement::{judgement_lock, judgements_ask},
         moment,
         process::process_asked,
+        report::past_budgets,
         session::session_hold,
         settle::{
-            Held, Knows, cluster_knows, command_by_envelope, command_hold, command_node, command_not_now, command_settle,
-            report_put,
+            Held, Knows, cluster_knows, command_by_envelope, command_hold, command_node, command_not_now, command_past_budgets,
+            command_settle, report_put,
         },
     },
 };
@@ -127,10 +128,11 @@ async fn known(
         }
         Fold::Takes(state) | Fold::Corrects(state) => state,
     };
+    let passed = passed(conn, cluster, id, &held, report).await?;
     command_settle(conn, cluster, id, &held, report, state, matches!(fold, Fold::Corrects(_)), now).await?;
     judgements_ask(conn, &[(cluster.clone(), node)], "a report").await?;
     let mut entries = vec![entry(cluster, id, &held, report, fold)];
-    entries.extend(passed(conn, cluster, id, &held, report).await?);
+    entries.extend(passed);
     audit::append(conn, chain_of(cluster), &entries, now).await?;
     Ok(Some((held.undo_known || !report.undo_unreadable, ended(cluster, id, held, report, state))))
 }
@@ -143,7 +145,12 @@ async fn passed(
     held: &Held,
     report: &Report,
 ) -> Result<Option<Entry>, Error> {
-    let news = report.past_budgets().filter(|pod| !held.past_budgets.contains(&pod.uid));
+    let all: Vec<_> = past_budgets(&report.steps).collect();
+    if all.is_empty() {
+        return Ok(None);
+    }
+    let before = command_past_budgets(conn, cluster, id).await?;
+    let news = all.into_iter().filter(|pod| !before.contains(&pod.uid));
     let pods: Vec<_> = news.map(|pod| json!({"namespace": pod.namespace, "name": pod.name, "uid": pod.uid})).collect();
     if pods.is_empty() {
         return Ok(None);

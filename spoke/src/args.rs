@@ -49,18 +49,9 @@ pub enum Command {
     Doctor(Box<Doctor>),
 }
 
-/// Settings of `doctor`.
-#[derive(Clone, Debug, ClapArgs)]
-pub struct Doctor {
-    /// Kubeconfig of the cluster; the pod's own account when left out.
-    #[arg(long, env = "GPUHEAL_KUBECONFIG", value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
-    /// Namespace of our own objects.
-    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
-    pub namespace: String,
-    /// How far the spoke is to go here; mode approve takes what heal does.
-    #[arg(long, value_enum, default_value_t = Grant::Observe)]
-    pub mode: Grant,
+/// What counts as a GPU, and where their sources are: the same for the spoke and for its doctor.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Sources {
     /// What counts as a GPU: the name of an extended resource, or with - or / at its end how names begin. May be repeated. NVIDIA's own
     /// when left out: nvidia.com/gpu and nvidia.com/mig-.
     #[arg(long = "gpu-resource", env = "GPUHEAL_GPU_RESOURCES", value_name = "NAME", value_delimiter = ',', value_parser = gpu_resources::parse)]
@@ -68,7 +59,8 @@ pub struct Doctor {
     /// Label selector of DCGM exporter pods.
     #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
     pub exporter_selector: String,
-    /// Label selectors of device plugin pods, separated by semicolons.
+    /// Label selector of device plugin pods, whose start takes allocatable down for a while. May be repeated; by environment,
+    /// several are separated by semicolons.
     #[arg(
         long = "device-plugin-selector",
         env = "GPUHEAL_DEVICE_PLUGIN_SELECTORS",
@@ -83,6 +75,23 @@ pub struct Doctor {
     /// An exporter outside of pods, as URL=NODE. May be repeated.
     #[arg(long = "exporter", env = "GPUHEAL_EXPORTERS", value_name = "URL=NODE", value_delimiter = ',')]
     pub exporters: Vec<StaticTarget>,
+}
+
+/// Settings of `doctor`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Doctor {
+    /// Kubeconfig of the cluster; the pod's own account when left out.
+    #[arg(long, env = "GPUHEAL_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Namespace of our own objects.
+    #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
+    pub namespace: String,
+    /// How far the spoke is to go here; mode approve takes what heal does.
+    #[arg(long, value_enum, default_value_t = Grant::Observe)]
+    pub mode: Grant,
+    /// What is looked at in the cluster.
+    #[command(flatten)]
+    pub sources: Sources,
     /// Where Alertmanager reaches the spoke, such as http://gpuheal-spoke.gpu-selfhealing:8080; not looked at when left out.
     #[arg(long, value_name = "URL", value_parser = http_url)]
     pub webhook: Option<String>,
@@ -146,29 +155,9 @@ pub struct Run {
     /// File with the bearer token that posts must show; without it nobody may post.
     #[arg(long, env = "GPUHEAL_WEBHOOK_TOKEN_FILE", value_name = "FILE")]
     pub webhook_token_file: Option<PathBuf>,
-    /// What counts as a GPU: the name of an extended resource, or with - or / at its end how names begin. May be repeated. NVIDIA's own
-    /// when left out: nvidia.com/gpu and nvidia.com/mig-.
-    #[arg(long = "gpu-resource", env = "GPUHEAL_GPU_RESOURCES", value_name = "NAME", value_delimiter = ',', value_parser = gpu_resources::parse)]
-    pub gpu_resources: Vec<String>,
-    /// Label selector of DCGM exporter pods.
-    #[arg(long, env = "GPUHEAL_EXPORTER_SELECTOR", default_value = EXPORTER_SELECTOR)]
-    pub exporter_selector: String,
-    /// Label selector of device plugin pods, whose start takes allocatable down for a while. May be repeated; by environment,
-    /// several are separated by semicolons.
-    #[arg(
-        long = "device-plugin-selector",
-        env = "GPUHEAL_DEVICE_PLUGIN_SELECTORS",
-        value_name = "SELECTOR",
-        value_delimiter = ';',
-        default_values = PLUGIN_SELECTORS
-    )]
-    pub device_plugin_selectors: Vec<String>,
-    /// Port of an exporter pod that declares none.
-    #[arg(long, env = "GPUHEAL_EXPORTER_PORT", default_value_t = EXPORTER_PORT)]
-    pub exporter_port: u16,
-    /// An exporter outside of pods, as URL=NODE. May be repeated.
-    #[arg(long = "exporter", env = "GPUHEAL_EXPORTERS", value_name = "URL=NODE", value_delimiter = ',')]
-    pub exporters: Vec<StaticTarget>,
+    /// What is looked at in the cluster.
+    #[command(flatten)]
+    pub sources: Sources,
     /// How long the Lease lasts without renewal.
     #[arg(long, env = "GPUHEAL_LEASE_DURATION", default_value = "15s", value_parser = span)]
     pub lease_duration: Duration,
@@ -299,7 +288,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(run.flags(), Flags { cooldown: Some(Duration::from_secs(1800)), level: Some(Level::P0), notify_only: true });
-        assert_eq!(run.exporters.len(), 2);
+        assert_eq!(run.sources.exporters.len(), 2);
         assert_eq!(
             (plain.log_format, self::run(&["--log-format", "json"]).unwrap().log_format),
             (LogFormat::Text, LogFormat::Json)

@@ -66,6 +66,14 @@ pub struct Cluster {
     pub newly_suspect: u32,
 }
 
+impl Cluster {
+    /// All that it has is known under the database's epoch.
+    #[must_use]
+    pub const fn taken_over(&self) -> bool {
+        self.observer.state_at.is_some()
+    }
+}
+
 /// Whether the cluster's own eyes can be believed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Observer {

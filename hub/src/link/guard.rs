@@ -72,7 +72,7 @@ impl Guard {
     /// in the moment before the epoch rose is among them.
     fn ask_all_under(&self, term: u64) {
         let mut behind = self.registry.all();
-        behind.retain(|session| session.asked_under(term));
+        behind.retain(|session| session.to_be_asked_under(term));
         if behind.is_empty() {
             return;
         }

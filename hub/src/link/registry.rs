@@ -88,7 +88,7 @@ impl Session {
     }
 
     /// It is to be asked for all that it has under this epoch; false when it was, or attached under it.
-    pub(super) fn asked_under(&self, term: u64) -> bool {
+    pub(super) fn to_be_asked_under(&self, term: u64) -> bool {
         self.term.fetch_max(term, Relaxed) < term
     }
 

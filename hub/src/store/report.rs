@@ -102,6 +102,11 @@ pub struct PodReport {
     pub past_budget: bool,
 }
 
+/// Pods that were deleted although a budget kept them.
+pub fn past_budgets(steps: &[StepReport]) -> impl Iterator<Item = &PodReport> {
+    steps.iter().flat_map(|step| &step.pods).filter(|pod| pod.past_budget)
+}
+
 impl Report {
     /// Reads a status.
     #[must_use]
@@ -126,11 +131,6 @@ impl Report {
             lease_transitions: status.lease_transitions,
             spoke_at: Timestamp::from_unix_ms(status.at_unix_ms),
         }
-    }
-
-    /// Pods that were deleted although a budget kept them.
-    pub fn past_budgets(&self) -> impl Iterator<Item = &PodReport> {
-        self.steps.iter().flat_map(|step| &step.pods).filter(|pod| pod.past_budget)
     }
 
     /// It tells an end.

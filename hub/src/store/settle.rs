@@ -12,7 +12,7 @@ use super::{
     Error, Labelled as _,
     moment::to_db,
     natural, read,
-    report::{Report, StepReport},
+    report::{Report, StepReport, past_budgets},
     signed, touched,
 };
 
@@ -31,8 +31,6 @@ pub struct Held {
     pub node_name: String,
     /// The faults that it is about.
     pub fault_keys: Vec<String>,
-    /// UIDs of the pods that it was told of before as deleted past their budgets.
-    pub past_budgets: Vec<String>,
 }
 
 /// The node of a command.
@@ -97,9 +95,8 @@ pub async fn command_by_envelope(conn: &mut PgConnection, cluster: &ClusterId, s
 /// # Errors
 /// When it is not there.
 pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId) -> Result<Held, Error> {
-    type Row = (String, i64, Uuid, bool, String, Vec<String>, Json<Vec<StepReport>>);
-    let (state, seq, incident, undo_known, node_name, fault_keys, steps): Row = sqlx::query_as(
-        "SELECT state, status_seq, incident_id, undo IS NOT NULL, node_name, fault_keys, steps FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
+    let (state, seq, incident, undo_known, node_name, fault_keys): (String, i64, Uuid, bool, String, Vec<String>) = sqlx::query_as(
+        "SELECT state, status_seq, incident_id, undo IS NOT NULL, node_name, fault_keys FROM commands WHERE cluster_id = $1 AND command_id = $2 FOR UPDATE",
     )
     .bind(cluster.as_str())
     .bind(id.uuid())
@@ -113,8 +110,21 @@ pub async fn command_hold(conn: &mut PgConnection, cluster: &ClusterId, id: Comm
         undo_known,
         node_name,
         fault_keys,
-        past_budgets: steps.0.into_iter().flat_map(|step| step.pods).filter(|pod| pod.past_budget).map(|pod| pod.uid).collect(),
     })
+}
+
+/// UIDs of the pods of which the last report of a command says that they were deleted past their budgets.
+///
+/// # Errors
+/// When it is not there.
+pub async fn command_past_budgets(conn: &mut PgConnection, cluster: &ClusterId, id: CommandId) -> Result<Vec<String>, Error> {
+    let steps: Json<Vec<StepReport>> = sqlx::query_scalar("SELECT steps FROM commands WHERE cluster_id = $1 AND command_id = $2")
+        .bind(cluster.as_str())
+        .bind(id.uuid())
+        .fetch_one(conn)
+        .await
+        .label("command.past_budgets")?;
+    Ok(past_budgets(&steps).map(|pod| pod.uid.clone()).collect())
 }
 
 /// Moves a held command to what was reported. Bytes that were reported on have been sent, whoever noted it.

@@ -74,9 +74,9 @@ impl Parts {
             &clients.read,
             &cluster::Config {
                 namespace: run.namespace.clone(),
-                exporter_selector: run.exporter_selector.clone(),
-                plugin_selectors: run.device_plugin_selectors.clone(),
-                gpu_resources: GpuResources::of(&run.gpu_resources),
+                exporter_selector: run.sources.exporter_selector.clone(),
+                plugin_selectors: run.sources.device_plugin_selectors.clone(),
+                gpu_resources: GpuResources::of(&run.sources.gpu_resources),
                 resync: cluster::RESYNC,
             },
             vec![Arc::clone(&touched), Arc::clone(&seen_nodes)],
@@ -132,8 +132,8 @@ impl Parts {
         let scraping = scrape::Deps {
             exporters: views.exporters.clone(),
             changes: views.exporter_changes.clone(),
-            fixed: run.exporters.clone().into(),
-            port: run.exporter_port,
+            fixed: run.sources.exporters.clone().into(),
+            port: run.sources.exporter_port,
             settings: Arc::clone(&settings),
             leadership: leadership.clone(),
             derive: Arc::clone(&derive),

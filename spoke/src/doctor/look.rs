@@ -35,13 +35,13 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
     let namespace = args.namespace.as_str();
     let server = server(&client).await;
     let home = objects::is_there(&client, namespace);
-    let gpus = GpuResources::of(&args.gpu_resources);
+    let gpus = GpuResources::of(&args.sources.gpu_resources);
     let gpu_pods = around::pods(&client, args, &gpus);
     let account = access::account(&client, namespace);
     let (home, (pods, exporter_pods), account) = tokio::join!(home, gpu_pods, account);
     let stateful = pods.as_ref().is_ok_and(|pods| pods.iter().any(|pod| !pod.claims.is_empty()));
     let (plugins, spokes, actions, snapshots) = tokio::join!(
-        running::plugins(&client, &args.device_plugin_selectors),
+        running::plugins(&client, &args.sources.device_plugin_selectors),
         running::spokes(&client, namespace),
         running::actions(&client, namespace),
         running::snapshots(&client, stateful),

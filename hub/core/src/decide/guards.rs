@@ -43,10 +43,7 @@ pub(super) struct Pass {
 
 /// May something harmful be done to this node now?
 pub(super) fn admit(snapshot: &Snapshot, settings: &Settings, request: Option<&Request>, now: Timestamp) -> Result<Pass, Block> {
-    believed(snapshot, now)?;
-    allowed(snapshot, settings, now)?;
-    let incident = snapshot.incident.as_ref().map(|incident| incident.id);
-    cooled(snapshot, incident, request, now)?;
+    begun(snapshot, settings, request, now)?;
     room(snapshot, settings, now)
 }
 
@@ -60,11 +57,16 @@ pub(super) fn not_taken_over(cluster: &ClusterId) -> String {
 
 /// May something be done to what runs on this node, which stays in its place? The same but for the budgets, of nodes that are out.
 pub(super) fn admit_in_place(snapshot: &Snapshot, settings: &Settings, request: &Request, now: Timestamp) -> Result<(), Block> {
+    begun(snapshot, settings, Some(request), now)?;
+    rated(snapshot, settings, now)
+}
+
+/// May anything be begun here at all, however much is out and how fast it goes?
+fn begun(snapshot: &Snapshot, settings: &Settings, request: Option<&Request>, now: Timestamp) -> Result<(), Block> {
     believed(snapshot, now)?;
     allowed(snapshot, settings, now)?;
     let incident = snapshot.incident.as_ref().map(|incident| incident.id);
-    cooled(snapshot, incident, Some(request), now)?;
-    rated(snapshot, settings, now)
+    cooled(snapshot, incident, request, now)
 }
 
 /// Stops, and whether we know enough of the cluster at all.
@@ -74,7 +76,7 @@ fn believed(snapshot: &Snapshot, now: Timestamp) -> Result<(), Block> {
     if let Some(why) = &cluster.fleet_stop {
         return Err(Block::new(format!("the fleet is stopped: {why}"), "the stop is lifted", later));
     }
-    if cluster.observer.state_at.is_none() {
+    if !cluster.taken_over() {
         return Err(Block::new(not_taken_over(&cluster.id), "the cluster's leading spoke has told all that it has", later));
     }
     if snapshot.node.seen_at == Timestamp::EPOCH {

@@ -80,7 +80,7 @@ impl Case<'_> {
         if self.snapshot.node.opted_out {
             return RequestOutcome::Blocked { reason: "the node's owner keeps us off (opt-out label)".to_owned() };
         }
-        if self.snapshot.cluster.observer.state_at.is_none() {
+        if !self.snapshot.cluster.taken_over() {
             return RequestOutcome::Blocked { reason: guards::not_taken_over(&self.snapshot.cluster.id) };
         }
         let reason = Self::words_of(request);

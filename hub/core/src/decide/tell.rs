@@ -62,7 +62,7 @@ impl Case<'_> {
     /// A node that no state has shown yet has no plan revision to go with: it is told of once it is shown. In a cluster that is not
     /// taken over yet the next one may be that of a command which the database has lost, and would keep it from being taken over.
     pub(super) fn tell_alone(&mut self) {
-        if self.snapshot.node.seen_at == Timestamp::EPOCH || self.snapshot.cluster.observer.state_at.is_none() {
+        if self.snapshot.node.seen_at == Timestamp::EPOCH || !self.snapshot.cluster.taken_over() {
             return;
         }
         let Some((level, message)) = self.news() else { return };

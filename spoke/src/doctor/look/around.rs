@@ -68,7 +68,7 @@ fn driver(labels: &BTreeMap<String, String>) -> String {
 /// GPU pods that a drain would look at, and exporters' pods.
 pub(super) async fn pods(client: &Client, args: &Doctor, gpus: &GpuResources) -> (Seen<Vec<facts::Pod>>, Seen<Vec<ServicePod>>) {
     let api: Api<Pod> = Api::all(client.clone());
-    let exporters = ListParams::default().labels(&args.exporter_selector);
+    let exporters = ListParams::default().labels(&args.sources.exporter_selector);
     tokio::join!(all(&api, ListParams::default(), |pod| gpu_pod(pod, gpus)), all(&api, exporters, service_pod))
 }
 
@@ -182,7 +182,7 @@ fn service_pod(pod: Pod) -> Option<ServicePod> {
 }
 
 pub(super) async fn exporters(pods: Seen<Vec<ServicePod>>, args: &Doctor) -> Seen<Vec<Exporter>> {
-    let targets = scrape::targets(&mut pods?.iter(), &args.exporters, args.exporter_port);
+    let targets = scrape::targets(&mut pods?.iter(), &args.sources.exporters, args.sources.exporter_port);
     let (fetcher, aliases) = (Fetcher::new(), Aliases::new());
     let asked = targets.into_iter().map(|target| async {
         let page = fetcher.get(&target.url, HTTP_WITHIN).await.map_err(|error| error.to_string());
