@@ -68,8 +68,9 @@ impl Program {
         .await;
     }
 
+    /// By a whole line: the help text of the gauge begins with its name and a 1 too.
     pub(crate) async fn leads(&self) {
-        settled::is_true("it leads", || async { self.get("/metrics").await.contains("gpu_selfhealing_leader_active 1") }).await;
+        settled::is_true("it leads", || async { self.get("/metrics").await.contains("\ngpu_selfhealing_leader_active 1\n") }).await;
     }
 }
 
