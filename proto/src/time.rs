@@ -35,6 +35,12 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(span)))
     }
 
+    /// This moment as it is by a clock that was set by so many milliseconds.
+    #[must_use]
+    pub const fn moved(self, by_ms: i64) -> Self {
+        Self(self.0.saturating_add(by_ms))
+    }
+
     /// How long ago `then` was, seen from this moment. Zero when it is still to come.
     #[must_use]
     pub const fn since(self, then: Self) -> Duration {

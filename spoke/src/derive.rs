@@ -143,6 +143,7 @@ impl Derive {
                 );
             }
         }
+        held.read_clock(clock::wall(), clock::boottime());
         tracing::info!(nodes = held.nodes(), "detectors start with what the journal held");
         Arc::new(Self {
             deps,
@@ -179,6 +180,19 @@ impl Derive {
         Ok(Taken { faults: outcome.faults.len(), repeats: outcome.repeats, skipped, refused, truncated: body.truncated_alerts })
     }
 
+    /// The wall clock's time, by which all is dated that the detectors take in. Where it was set, what they hold is moved with it.
+    pub fn now(&self) -> Timestamp {
+        let mut held = self.held.lock().expect("no holder of this lock panics");
+        let now = clock::wall();
+        let by_ms = held.read_clock(now, clock::boottime());
+        if by_ms != 0 {
+            let mut alerted_at = self.alerted_at.lock().expect("no holder of this lock panics");
+            *alerted_at = alerted_at.map(|at| at.moved(by_ms));
+            tracing::warn!(by_ms, "this machine's clock was set: the times of what the detectors hold were moved with it");
+        }
+        now
+    }
+
     /// GPUs that the node's source shows.
     #[must_use]
     pub fn gpus(&self, node: &NodeUid) -> Vec<v1::GpuRef> {
@@ -194,9 +208,9 @@ impl Derive {
     /// How each source is.
     #[must_use]
     pub fn sources(&self) -> Vec<v1::SourceState> {
-        let settings = self.deps.settings.detect();
+        let (settings, now) = (self.deps.settings.detect(), self.now());
         let held = self.held.lock().expect("no holder of this lock panics");
-        held.sources(&settings, clock::wall()).iter().map(Into::into).collect()
+        held.sources(&settings, now).iter().map(Into::into).collect()
     }
 
     /// Alerts of a body that could not be read, while its others are used.
@@ -213,8 +227,12 @@ impl Derive {
         }
     }
 
+    fn reign(&self) -> Option<u64> {
+        self.deps.leadership.borrow().transitions()
+    }
+
     fn leads(&self) -> bool {
-        self.deps.leadership.borrow().transitions().is_some()
+        self.reign().is_some()
     }
 
     /// Takes something in and journals what it comes to. `nodes` are all whose part may change. With `wait` it returns
@@ -336,12 +354,16 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: Cancellatio
     let mut tell = tokio::time::interval(EVIDENCE_EVERY);
     let mut again = Again::new(&derive.deps.journal);
     let mut telling = Telling::default();
+    let mut leadership = derive.deps.leadership.clone();
     let mut attachment = derive.deps.attachment.clone();
     // It may have asked before all was listed.
     attachment.mark_changed();
     // The session that asked for all last, and under which epoch.
     let mut asked = None;
+    // The reign in which every node object was looked at.
+    let mut looked = None;
     loop {
+        let mut whole = None;
         let names: BTreeSet<String> = tokio::select! {
             () = cancel.cancelled() => return,
             () = touched.wait() => {
@@ -350,20 +372,26 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: Cancellatio
             }
             () = all.as_mut() => {
                 all.set(tokio::time::sleep(derive.nodes_every()));
+                whole = derive.reign();
                 derive.deps.nodes.nodes().iter().map(|node| node.name.to_string()).collect()
             }
             Ok(()) = settings.changed() => {
                 all.set(tokio::time::sleep(Duration::ZERO));
                 continue;
             }
+            // While it stood by it took none of them in.
+            Ok(()) = leadership.changed() => {
+                all.set(tokio::time::sleep(Duration::ZERO));
+                continue;
+            }
             _ = ticks.tick() => {
-                let settings = derive.deps.settings.detect();
-                let _ = derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, clock::wall())).await;
+                let (settings, now) = (derive.deps.settings.detect(), derive.now());
+                let _ = derive.take(&BTreeSet::new(), false, |held| held.tick(&settings, now)).await;
                 again.go_on(&derive).await;
                 continue;
             }
             _ = tell.tick() => {
-                derive.tell(&mut telling, again.owes_nothing(), asked);
+                derive.tell(&mut telling, again.owes_nothing(), looked, asked);
                 continue;
             }
             () = again.due() => {
@@ -385,8 +413,9 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: Cancellatio
         };
         let settings = derive.deps.settings.detect();
         for name in names {
-            derive.node(&name, &settings, clock::wall()).await;
+            derive.node(&name, &settings, derive.now()).await;
         }
+        looked = whole.or(looked);
     }
 }
 
@@ -400,13 +429,13 @@ impl Derive {
 
     /// Sends what gathered, while this replica leads and a hub listens. Another reign or session is told first how everything
     /// stands, node by node, so that what is new is not pushed out by it. `again_whole`: nothing is left that is to be journaled
-    /// anew, of what `asked` says: a session, and the epoch under which it asked.
-    fn tell(&self, telling: &mut Telling, again_whole: bool, asked: Option<(u64, u64)>) {
-        let reign = self.deps.leadership.borrow().transitions();
-        let Some(audience) = reign.zip(self.deps.attachment.borrow().generation) else { return };
+    /// anew, of what `asked` says: a session, and the epoch under which it asked. `looked`: in which reign all node objects were
+    /// looked at; until then it may not be said that all was told.
+    fn tell(&self, telling: &mut Telling, again_whole: bool, looked: Option<u64>, asked: Option<(u64, u64)>) {
+        let Some(audience) = self.reign().zip(self.deps.attachment.borrow().generation) else { return };
         let asked_term = asked.filter(|(session, _)| *session == audience.1).map_or(0, |(_, term)| term);
         let now = clock::boottime();
-        if telling.begins(audience, clock::wall()) {
+        if telling.begins(audience, self.now()) {
             self.pending.lock().expect("no holder of this lock panics").begin();
             telling.owe(self.nodes_with_faults());
         } else if telling.owes_nothing() {
@@ -415,8 +444,8 @@ impl Derive {
         while let Ok(permit) = self.deps.evidence.try_reserve() {
             self.gather(telling);
             let Some(batch) = self.pending.lock().expect("no holder of this lock panics").next(now) else {
-                let all = telling.owes_nothing() && again_whole;
                 let (reign, session) = audience;
+                let all = telling.owes_nothing() && again_whole && looked == Some(reign);
                 *self.told.lock().expect("no holder of this lock panics") = all.then_some(Audience { reign, session, asked_term });
                 return;
             };
@@ -464,8 +493,8 @@ impl Derive {
 impl FaultView for Derive {
     fn standing(&self, key: &FaultKey) -> Standing {
         use gpuheal_spoke_core::derive::Standing as Pure;
-        let settings = self.deps.settings.detect();
-        match self.held.lock().expect("no holder of this lock panics").standing(key, &settings, clock::wall()) {
+        let (settings, now) = (self.deps.settings.detect(), self.now());
+        match self.held.lock().expect("no holder of this lock panics").standing(key, &settings, now) {
             Pure::Present => Standing::Present,
             Pure::Cleared => Standing::Cleared,
             Pure::Unknown => Standing::Unknown,
@@ -475,8 +504,8 @@ impl FaultView for Derive {
 
 impl GpuUsers for Derive {
     fn users(&self, node: &NodeUid) -> Result<Users, Unknown> {
-        let settings = self.deps.settings.detect();
-        self.held.lock().expect("no holder of this lock panics").users(node, &settings, clock::wall())
+        let (settings, now) = (self.deps.settings.detect(), self.now());
+        self.held.lock().expect("no holder of this lock panics").users(node, &settings, now)
     }
 }
 

@@ -165,7 +165,7 @@ impl One {
             let node = self.target.node.as_str();
             tracing::debug!(node.name = node, url = %self.target.url, error = %gpuheal_proto::chain::chain(failure), "no page");
         }
-        deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), clock::wall()).await;
+        deps.derive.page(&self.target, page.as_ref().map(|page| page.bytes.as_slice()), deps.derive.now()).await;
     }
 }
 

@@ -8,6 +8,7 @@
 //! 0 proves nothing. Called by the spoke's `derive` task, once per page, alert body, node change and kernel record.
 
 mod alert;
+mod clock;
 mod exporter;
 mod held;
 mod kernel;
@@ -36,6 +37,7 @@ pub use known::KNOWN_MAX;
 pub use outcome::{Evidence, EvidenceState, Outcome, Skip, SourceHealth, SourceView};
 pub use settings::{Error as SettingsError, Settings, Thermal};
 
+use clock::Clock;
 use known::Context;
 
 /// What is remembered of one cluster. Everything in it is bounded: nodes by [`NODES_MAX`], their GPUs by [`GPUS_MAX`],
@@ -44,6 +46,7 @@ use known::Context;
 pub struct Held {
     cluster: ClusterId,
     nodes: BTreeMap<NodeUid, NodePart>,
+    clock: Clock,
 }
 
 /// How alerts find their node: by the caller's view of the cluster. Every answer must be certain or nothing.
@@ -74,7 +77,7 @@ impl Held {
     /// Remembers nothing yet.
     #[must_use]
     pub const fn new(cluster: ClusterId) -> Self {
-        Self { cluster, nodes: BTreeMap::new() }
+        Self { cluster, nodes: BTreeMap::new(), clock: Clock::new() }
     }
 
     /// Takes up a node's part as [`Self::node_bytes`] gave it, before anything else is taken in.
@@ -102,8 +105,13 @@ impl Held {
     /// Forgets what was taken in for the node since `before`: the journal refused the faults, and they must be found again.
     pub fn roll_back(&mut self, uid: &NodeUid, before: Option<NodePart>) {
         match before {
-            Some(part) => drop(self.nodes.insert(uid.clone(), part)),
-            None => drop(self.nodes.remove(uid)),
+            Some(mut part) => {
+                part.set_clock(self.clock.set_ms());
+                self.nodes.insert(uid.clone(), part);
+            }
+            None => {
+                self.nodes.remove(uid);
+            }
         }
     }
 
@@ -288,7 +296,8 @@ impl Held {
     }
 
     /// Makes room for a node by forgetting the one that was silent longest.
-    fn put(&mut self, part: NodePart) {
+    fn put(&mut self, mut part: NodePart) {
+        part.clock_set_ms = self.clock.set_ms();
         if self.nodes.len() >= NODES_MAX
             && !self.nodes.contains_key(&part.node.uid)
             && let Some(uid) = self.nodes.values().min_by_key(|part| part.met_at).map(|part| part.node.uid.clone())

@@ -25,10 +25,12 @@ fn target() -> Target {
     Target { node: "n1".into(), url: "http://10.0.0.1:9400/metrics".into(), start: "p/0".into() }
 }
 
-async fn scraped(cluster: &TestCluster, xid: u32, at_s: i64) {
-    let now = Timestamp::from_unix_ms(1_800_000_000_000 + at_s * 1000);
-    let page = page(xid, u32::try_from(at_s).unwrap() + 1);
-    cluster.derive.page(&target(), Ok(page.as_bytes()), now).await;
+async fn scraped(cluster: &TestCluster, xid: u32, at_s: u32) {
+    scraped_at(cluster, xid, at_s, Timestamp::from_unix_ms(1_800_000_000_000 + i64::from(at_s) * 1000)).await;
+}
+
+async fn scraped_at(cluster: &TestCluster, xid: u32, energy: u32, now: Timestamp) {
+    cluster.derive.page(&target(), Ok(page(xid, energy + 1).as_bytes()), now).await;
 }
 
 #[tokio::test]
@@ -100,8 +102,10 @@ async fn a_standby_learns_the_inventory_and_reports_no_fault() {
 async fn what_is_held_outlives_a_restart_so_that_a_change_is_an_edge() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));
-    scraped(&cluster, 0, 0).await;
-    scraped(&cluster, 31, 60).await;
+    // By the machine's own clock: of what is dated later than it nobody knows how old it is.
+    let began = clock::wall().before(Duration::from_secs(120));
+    scraped_at(&cluster, 0, 0, began).await;
+    scraped_at(&cluster, 31, 60, began.after(Duration::from_secs(60))).await;
     cluster.journal.close().await.unwrap();
     let TestCluster { dir, .. } = cluster;
     let mut cluster = loop {
@@ -112,7 +116,7 @@ async fn what_is_held_outlives_a_restart_so_that_a_change_is_an_edge() {
         tokio::task::yield_now().await;
     };
     cluster.node("n1", &json!({}));
-    scraped(&cluster, 79, 120).await;
+    scraped_at(&cluster, 79, 120, clock::wall()).await;
     let faults = cluster.journaled().await;
     let last = faults.last().unwrap();
     assert_eq!((last.code.as_str(), last.onset()), ("79", v1::Onset::Edge), "{faults:?}");
@@ -303,23 +307,59 @@ async fn what_cleared_in_a_session_that_died_is_told_again_in_the_next() {
         let page = remapping(failed, at_s + 1);
         derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
     }
-    derive.tell(&mut telling, true, None);
+    derive.tell(&mut telling, true, Some(3), None);
     assert_eq!(told(&mut cluster), [Seen]);
     derive.page(&target(), Ok(remapping(0, 200).as_bytes()), now.after(Duration::from_secs(120))).await;
-    derive.tell(&mut telling, true, None);
+    derive.tell(&mut telling, true, Some(3), None);
     assert_eq!(told(&mut cluster), [Clear]);
-    derive.tell(&mut telling, true, None);
+    derive.tell(&mut telling, true, Some(3), None);
     assert_eq!(told(&mut cluster), [], "once in a session");
     // That one was dead already when it was told.
     cluster.attachment.send_replace(Attachment::default());
-    derive.tell(&mut telling, true, None);
+    derive.tell(&mut telling, true, Some(3), None);
     assert_eq!(told(&mut cluster), [], "to nobody");
     cluster.attachment.send_replace(Attachment { generation: Some(8), ..Attachment::default() });
-    derive.tell(&mut telling, true, None);
+    derive.tell(&mut telling, true, Some(3), None);
     assert_eq!(told(&mut cluster), [Clear]);
     // And the next process tells what its predecessor may not have got across.
-    derive.tell(&mut Telling::default(), true, None);
+    derive.tell(&mut Telling::default(), true, Some(3), None);
     assert_eq!(told(&mut cluster), [Clear]);
+}
+
+#[tokio::test]
+async fn who_has_not_looked_at_all_nodes_since_it_leads_does_not_say_that_all_was_told() {
+    let cluster = TestCluster::new().await;
+    let to = Audience { reign: 3, session: 7, asked_term: 0 };
+    cluster.attachment.send_replace(Attachment { generation: Some(7), ..Attachment::default() });
+    for (looked, all) in [(None, false), (Some(2), false), (Some(3), true)] {
+        cluster.derive.tell(&mut Telling::default(), true, looked, None);
+        assert_eq!(cluster.derive.has_told(to), all, "{looked:?}");
+    }
+}
+
+/// A standby takes no node object in: whoever comes to lead looks at them at once.
+#[tokio::test]
+async fn who_comes_to_lead_looks_at_every_node_before_it_says_that_all_was_told() {
+    let mut cluster = TestCluster::new().await;
+    cluster.leadership.send_replace(Leadership::Standby);
+    cluster
+        .node("n1", &json!({"status": {"conditions": [{"type": "GPUFellOff", "status": "True", "reason": "x", "message": "x"}]}}));
+    let cancel = CancellationToken::new();
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
+    cluster.attachment.send_replace(Attachment { generation: Some(7), ..Attachment::default() });
+    // Its first look is over, and the next is half a minute away.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
+    let to = Audience { reign: 4, session: 7, asked_term: 0 };
+    let all = tokio::time::timeout(Duration::from_secs(20), async {
+        while !cluster.derive.has_told(to) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    all.await.expect("at the second's end, not at that of half a minute");
+    let uid = NodeUid::parse("uid-n1").unwrap();
+    assert!(cluster.derive.held.lock().unwrap().checkpoint(&uid).is_some(), "its node was looked at");
+    cancel.cancel();
 }
 
 #[tokio::test]
@@ -341,7 +381,7 @@ async fn a_new_session_is_told_how_everything_stands_and_loses_nothing_of_it_for
     let mut telling = Telling::default();
     for generation in [7, 8] {
         cluster.attachment.send_replace(Attachment { generation: Some(generation), ..Attachment::default() });
-        derive.tell(&mut telling, true, None);
+        derive.tell(&mut telling, true, Some(3), None);
         assert_eq!(told(&mut cluster), vec![Seen; nodes], "session {generation}");
     }
 }

@@ -14,7 +14,6 @@ use gpuheal_spoke_core::scrape::webhook::WEBHOOK_BYTES_MAX;
 
 use super::{Deps, auth, body, refusal, unavailable};
 use crate::{
-    clock,
     derive::{AlertError, Taken},
     journal, metrics,
 };
@@ -44,7 +43,7 @@ async fn take(deps: &Deps, headers: &HeaderMap, body: Body) -> Result<Response, 
     if deps.settings.detect().webhook_off {
         return Ok(Json(serde_json::json!({"faults": 0, "note": "webhooks are switched off by policy"})).into_response());
     }
-    let taken = deps.derive.alerts(&body, clock::wall()).await.map_err(failed)?;
+    let taken = deps.derive.alerts(&body, deps.derive.now()).await.map_err(failed)?;
     Ok(accepted(&taken))
 }
 

@@ -14,6 +14,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke_core::verify::Trust;
 use prost::Message as _;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     believable::{START, node},
@@ -30,8 +31,8 @@ pub(crate) struct Signed {
     pub(crate) strange: Vec<u8>,
 }
 
-/// All that was signed.
-pub(crate) static SIGNED: LazyLock<Vec<Signed>> = LazyLock::new(|| {
+/// What was signed, each with its type.
+static PAYLOADS: LazyLock<Vec<(&'static str, Vec<u8>)>> = LazyLock::new(|| {
     let commands = commands().into_iter().map(|command| (COMMAND_TYPE, v1::CommandBody::from(&command).encode_to_vec()));
     let cancel = v1::CancelBody {
         command_id: command(Vec::new()).id.to_string(),
@@ -41,35 +42,46 @@ pub(crate) static SIGNED: LazyLock<Vec<Signed>> = LazyLock::new(|| {
         created_unix_ms: START.unix_ms(),
     };
     let settings = v1::DetectionSettings { version: 3, scrape_interval_ms: 5_000, ..Default::default() };
-    commands
-        .chain([(CANCEL_TYPE, cancel.encode_to_vec()), (SETTINGS_TYPE, settings.encode_to_vec())])
-        .map(|(payload_type, payload)| Signed {
-            trusted: seal(&key(1), payload_type, &payload),
-            strange: seal(&key(9), payload_type, &payload),
-            payload_type,
-            payload,
-        })
-        .collect()
+    commands.chain([(CANCEL_TYPE, cancel.encode_to_vec()), (SETTINGS_TYPE, settings.encode_to_vec())]).collect()
 });
+
+/// All that was signed.
+pub(crate) static SIGNED: LazyLock<Vec<Signed>> = LazyLock::new(|| {
+    let signed = |(payload_type, payload): &(&'static str, Vec<u8>)| Signed {
+        trusted: seal(&TRUSTED, payload_type, payload),
+        strange: seal(&STRANGE, payload_type, payload),
+        payload_type,
+        payload: payload.clone(),
+    };
+    PAYLOADS.iter().map(signed).collect()
+});
+
+/// The key that is trusted: one of these payloads alone. What an earlier version had signed stays in the corpus that the fuzzer
+/// learned then, and would else be believed and be none of them.
+static TRUSTED: LazyLock<SigningKey> = LazyLock::new(|| {
+    let mut hash = Sha256::new();
+    for (payload_type, payload) in PAYLOADS.iter() {
+        hash.update(pae(payload_type, payload));
+    }
+    SigningKey::from_bytes(&hash.finalize().into())
+});
+
+static STRANGE: LazyLock<SigningKey> = LazyLock::new(|| SigningKey::from_bytes(&[9; 32]));
 
 /// The bundle that trusts one key.
 pub(crate) static TRUST: LazyLock<Trust> = LazyLock::new(|| {
-    let key = base64::engine::general_purpose::STANDARD.encode(key(1).verifying_key().to_bytes());
+    let key = base64::engine::general_purpose::STANDARD.encode(TRUSTED.verifying_key().to_bytes());
     let json =
         serde_json::json!({"version": 1, "trust_domain": "t", "key_epoch": 1, "command_keys": [{"keyid": "k", "ed25519": key}]});
     Trust::parse(json.to_string().as_bytes()).expect("it is a bundle")
 });
 
 /// The same for settings.
-pub(crate) static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::of(vec![key(1).verifying_key()]));
-
-fn key(seed: u8) -> SigningKey {
-    SigningKey::from_bytes(&[seed; 32])
-}
+pub(crate) static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::of(vec![TRUSTED.verifying_key()]));
 
 /// Signs a payload with the trusted key.
 pub(crate) fn trusted(payload_type: &str, payload: &[u8]) -> Vec<u8> {
-    seal(&key(1), payload_type, payload)
+    seal(&TRUSTED, payload_type, payload)
 }
 
 fn seal(key: &SigningKey, payload_type: &str, payload: &[u8]) -> Vec<u8> {

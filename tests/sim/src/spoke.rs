@@ -126,8 +126,7 @@ pub struct Spoke {
     pub me: Identity,
     /// Outlives the process.
     pub disk: Journal,
-    /// Its clocks, set by the world before each call.
-    pub now: Clocks,
+    now: Clocks,
     /// New at each start.
     pub boot_id: String,
     out: Vec<Out>,
@@ -175,6 +174,12 @@ pub struct Spoke {
 }
 
 impl Spoke {
+    /// What its clocks show now, set by the world before each call.
+    pub fn at(&mut self, now: Clocks) {
+        self.now = now;
+        self.held.read_clock(now.wall, now.boot);
+    }
+
     /// A process that has just started, over this disk.
     #[must_use]
     pub fn start(me: Identity, mut disk: Journal, now: Clocks, mut chance: Chance) -> Self {
@@ -186,6 +191,7 @@ impl Spoke {
             // What cannot be read begins anew.
             let _ = held.restore(bytes);
         }
+        held.read_clock(now.wall, now.boot);
         Self {
             disk,
             now,

@@ -63,7 +63,7 @@ pub enum RestoreError {
 /// One node's part of the memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodePart {
-    format: u32,
+    pub(super) format: u32,
     pub(super) node: NodeRef,
     /// When anything was last heard of it.
     pub(super) met_at: Timestamp,
@@ -77,6 +77,9 @@ pub struct NodePart {
     pub(super) object: HeldObject,
     /// Fingerprint and start of alerts, with when each was last received.
     pub(super) alerts: BTreeMap<String, Timestamp>,
+    /// How far the clock by which it is dated had been set in this process, in ms: see [`super::clock`].
+    #[serde(skip)]
+    pub(super) clock_set_ms: i64,
 }
 
 /// The node's exporter.
@@ -103,7 +106,7 @@ pub(super) struct Exporter {
     pub(super) users_at: Option<Timestamp>,
     /// The [`Self::pulse`] of the last page and when it was taken, also of one that was taken while another replica led.
     #[serde(skip)]
-    users_pulse: Option<(u64, Timestamp)>,
+    pub(super) users_pulse: Option<(u64, Timestamp)>,
 }
 
 impl Exporter {
@@ -159,7 +162,7 @@ pub(super) struct HeldGpu {
     pub(super) in_doubt: bool,
     /// The slot in which it was before a boot numbered the bus anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    was_at: Option<GpuSlot>,
+    pub(super) was_at: Option<GpuSlot>,
     /// When another board was first seen in its slot; the epoch: never.
     pub(super) swapped_at: Timestamp,
     /// Last Xid by MIG instance: 0 is the whole GPU, n + 1 instance n.
@@ -197,6 +200,7 @@ impl NodePart {
             known: Faults::default(),
             object: HeldObject::default(),
             alerts: BTreeMap::new(),
+            clock_set_ms: 0,
         }
     }
 

@@ -345,6 +345,12 @@ impl Known {
         }
     }
 
+    /// All times in it.
+    pub(super) fn moments(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let Self { key: _, class: _, code: _, place: _, sights, first, last, count: _, told: _, told_at } = self;
+        [first, last, told_at].into_iter().chain(sights.values_mut().flat_map(Sight::moments))
+    }
+
     fn evidence(&self) -> Evidence {
         Evidence { key: self.key, state: state(&self.sights), first: self.first, last: self.last, count: self.count }
     }
@@ -362,6 +368,11 @@ impl Known {
 }
 
 impl Sight {
+    fn moments(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let Self { onset: _, state: _, last, checked, emitted, emitted_count: _, value: _, count: _, times } = self;
+        [last, checked, emitted].into_iter().chain(times)
+    }
+
     /// The count within the window: the source's own, else the occurrences that we saw.
     fn counted(&mut self, found: &Found<'_>, settings: &Settings, now: Timestamp, new: bool) -> u32 {
         if let Some(count) = found.count {

@@ -91,6 +91,10 @@ impl<K, V> Sorted<K, V> {
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().map(|(_, value)| value)
     }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.iter_mut().map(|(_, value)| value)
+    }
 }
 
 impl<K: Serialize, V: Serialize> Serialize for Sorted<K, V> {

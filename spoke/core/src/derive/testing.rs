@@ -23,6 +23,7 @@ pub(super) struct Scene {
     pub(super) node: NodeRef,
     pub(super) start: &'static str,
     energy: u64,
+    clock_set_ms: i64,
 }
 
 /// What a page says of one GPU beside its identity and its energy.
@@ -98,12 +99,26 @@ impl Scene {
             boot_id: "boot-1".to_owned(),
         };
         let held = Held::new(ClusterId::parse("c1").unwrap());
-        Self { held, settings: Settings::default(), now: START, node, start: "", energy: 1_000 }
+        Self { held, settings: Settings::default(), now: START, node, start: "", energy: 1_000, clock_set_ms: 0 }
     }
 
     pub(super) fn wait_s(&mut self, seconds: u64) -> &mut Self {
         self.now = self.now.after(Duration::from_secs(seconds));
         self
+    }
+
+    /// A reading of the wall clock, beside the time since boot.
+    pub(super) fn read_clock(&mut self) -> i64 {
+        let boot = self.now.moved(-self.clock_set_ms).since(START);
+        self.held.read_clock(self.now, boot)
+    }
+
+    /// Somebody sets the wall clock between two readings.
+    pub(super) fn set_clock(&mut self, by_ms: i64) {
+        self.read_clock();
+        self.now = self.now.moved(by_ms);
+        self.clock_set_ms += by_ms;
+        assert_eq!(self.read_clock(), by_ms);
     }
 
     /// The next scrape, a minute later, with energy that moved.

@@ -1,6 +1,7 @@
 //! What each source's oddities must and must not lead to, one claim each.
 
 mod alerts;
+mod clock;
 mod exporter;
 mod kernel;
 mod memory;

@@ -232,6 +232,11 @@ pub struct FirstBad {
 }
 
 impl FirstBad {
+    /// Since when each has been bad, for a clock that is set.
+    pub fn moments(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        self.since.values_mut()
+    }
+
     /// Takes one reading and tells for how long the condition has been bad; `None` if it is not. Unknown changes
     /// nothing: not knowing is no recovery.
     pub fn observe(&mut self, kind: &str, reading: &Reading, now: Timestamp) -> Option<Duration> {

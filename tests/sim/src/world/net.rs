@@ -60,7 +60,7 @@ impl World {
         slot.conn = Some(number);
         let clocks = slot.clocks(now);
         let Some(spoke) = &mut slot.spoke else { return };
-        spoke.now = clocks;
+        spoke.at(clocks);
         let hello = spoke.hello();
         self.send_up(number, Up::Hello(hello));
     }

@@ -10,7 +10,7 @@ impl World {
         let slot = self.slot(place);
         let clocks = slot.clocks(now);
         let Some(spoke) = &mut slot.spoke else { return };
-        spoke.now = clocks;
+        spoke.at(clocks);
         go(spoke);
         let out = spoke.take_out();
         for one in out {
