@@ -28,6 +28,7 @@ CREATE TABLE faults (
     evidence_since timestamptz NOT NULL,
     settled_at timestamptz,
     settled_level text,
+    asked_at timestamptz,
     CONSTRAINT faults_pkey PRIMARY KEY (cluster_id, fault_key, episode),
     CONSTRAINT faults_key_length CHECK (octet_length(fault_key) = 32),
     CONSTRAINT faults_episode_positive CHECK (episode > 0),
@@ -65,6 +66,7 @@ COMMENT ON COLUMN faults.last_at IS 'Last receipt';
 COMMENT ON COLUMN faults.observed_at IS 'When the spoke saw it last, by its own clock; decides nothing';
 COMMENT ON COLUMN faults.evidence IS 'How it stands now: seen, clear or stale';
 COMMENT ON COLUMN faults.evidence_at IS 'When that was last told';
+COMMENT ON COLUMN faults.asked_at IS 'When a leader was last asked how it stands, since it had told nothing of it; NULL: never';
 COMMENT ON COLUMN faults.evidence_since IS 'Since when it has been told without a break';
 COMMENT ON COLUMN faults.settled_at IS 'When an incident that held it closed; none before';
 COMMENT ON COLUMN faults.settled_level IS 'Up to which level that settled it: it opens nothing again unless it becomes worse';

@@ -383,7 +383,7 @@ const fn kind(message: &attach_request::Message) -> &'static str {
 
 /// Asks for all that a cluster has, under this epoch of the database.
 const fn all_under(term: u64) -> Resync {
-    Resync { snapshot: false, all_under_term: term, command_ids: Vec::new() }
+    Resync { snapshot: false, all_under_term: term, command_ids: Vec::new(), faults: Vec::new() }
 }
 
 /// A session's word that it cannot go on and had better not come again soon.

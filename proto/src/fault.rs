@@ -186,6 +186,15 @@ impl Fault {
     }
 }
 
+/// A fault as the hub knows it, of which a leader that has told nothing of it is asked how it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// As it was last told; its witness is any of them.
+    pub fault: Fault,
+    /// All kinds of observers that told of it.
+    pub witnesses: std::collections::BTreeSet<Witness>,
+}
+
 /// Why a fault's message cannot be believed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {

@@ -3,6 +3,7 @@
 //! alone, and teach a standby the inventory. When the journal refuses, what was taken in is forgotten and found again.
 
 mod again;
+mod asked;
 mod complain;
 mod evidence;
 mod nodes;
@@ -342,8 +343,14 @@ impl Derive {
     }
 }
 
-/// Looks at node objects as they change and at everything as time passes, and sends evidence, until cancelled.
-pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: CancellationToken) {
+/// Looks at node objects as they change and at everything as time passes, takes up the faults that the hub asks for, and sends evidence,
+/// until cancelled.
+pub async fn run(
+    derive: Arc<Derive>,
+    touched: Arc<Touched>,
+    mut asked_for: mpsc::Receiver<Vec<v1::FaultAsked>>,
+    cancel: CancellationToken,
+) {
     tokio::select! {
         () = cancel.cancelled() => return,
         () = derive.deps.nodes.ready() => {}
@@ -396,6 +403,10 @@ pub async fn run(derive: Arc<Derive>, touched: Arc<Touched>, cancel: Cancellatio
             }
             () = again.due() => {
                 again.go_on(&derive).await;
+                continue;
+            }
+            Some(faults) = asked_for.recv() => {
+                derive.take_up(faults).await;
                 continue;
             }
             Ok(()) = attachment.changed() => {

@@ -92,6 +92,8 @@ pub struct Deps {
     pub seen: watch::Receiver<Seen>,
     /// To the hand.
     pub down: mpsc::Sender<Down>,
+    /// To the detectors: faults of which the hub asks how they stand.
+    pub asked: mpsc::Sender<Vec<v1::FaultAsked>>,
     /// To everybody.
     pub attachment: watch::Sender<Attachment>,
 }

@@ -1,12 +1,15 @@
 //! What a leader is asked about commands whose end nobody has told, and what its proof of leadership tells by itself.
 
 use gpuheal_hub::link::Unheard;
-use gpuheal_proto::link::v1::{self, attach_request, attach_response::Message};
+use gpuheal_proto::{
+    fault::{Asked, Fault},
+    link::v1::{self, attach_request, attach_response::Message},
+};
 
 use crate::{
     delivery::{propose, stages},
     hub::Hub,
-    replica::{PATIENCE, Replica, hello},
+    replica::{PATIENCE, Replica, hello, xid79},
 };
 
 async fn attached(hub: &Hub, lease: Option<u64>) -> Replica {
@@ -24,15 +27,44 @@ async fn a_leader_is_asked_by_name_for_what_nobody_has_told_the_end_of_once_in_a
     delivery.round().await.unwrap();
     first.command().await;
     let unheard = Unheard::new(hub.pool.clone(), hub.registry.clone());
-    assert_eq!(unheard.round().await.unwrap(), 0, "it is on its way");
+    assert_eq!(unheard.round().await.unwrap().commands, 0, "it is on its way");
     let mut second = attached(&hub, Some(2)).await;
-    assert_eq!((unheard.round().await.unwrap(), unheard.round().await.unwrap()), (1, 0));
+    assert_eq!((unheard.round().await.unwrap().commands, unheard.round().await.unwrap().commands), (1, 0));
     // It is asked for all that it has as it attaches, since its state was never seen.
     let asked = second.next_of(|message| match message {
         Message::Resync(resync) if !resync.command_ids.is_empty() => Some(resync),
         _ => None,
     });
     assert_eq!(asked.await.unwrap(), v1::Resync { command_ids: vec![command.to_string()], ..v1::Resync::default() });
+}
+
+/// What another replica found and told, who leads now may never have seen, and would see no end of it.
+#[tokio::test]
+async fn a_leader_is_asked_how_a_fault_stands_that_another_replica_told() {
+    let hub = Hub::start_with_database().await;
+    let mut first = attached(&hub, Some(2)).await;
+    let fault = xid79(None);
+    let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault.clone()] };
+    first.send(attach_request::Message::FaultBatch(batch)).await;
+    first.next_of(|message| matches!(message, Message::FaultAck(_)).then_some(())).await.unwrap();
+    let mut second = Replica::attach(&hub, hello("alpha", "r1", Some(3))).await.unwrap_or_else(|r| panic!("{r:?}")).0;
+    let unheard = Unheard::new(hub.pool.clone(), hub.registry.clone());
+    assert_eq!(unheard.round().await.unwrap().faults, 0, "it has just begun to lead");
+    for aged in [
+        "UPDATE sessions SET attached_at = attached_at - interval '2 minutes', leads_since = leads_since - interval '2 minutes'",
+        "UPDATE faults SET evidence_at = evidence_at - interval '10 minutes'",
+    ] {
+        sqlx::query(aged).execute(&hub.pool).await.unwrap();
+    }
+    assert_eq!((unheard.round().await.unwrap().faults, unheard.round().await.unwrap().faults), (1, 0));
+    let asked = second.next_of(|message| match message {
+        Message::Resync(resync) if !resync.faults.is_empty() => Some(resync.faults),
+        _ => None,
+    });
+    let asked = Asked::try_from(asked.await.unwrap().pop().unwrap()).unwrap();
+    let told = Fault::try_from(fault).unwrap();
+    assert_eq!((asked.fault.key, &asked.fault.node, &asked.fault.gpu), (told.key, &told.node, &told.gpu));
+    assert_eq!(asked.witnesses, [told.witness].into());
 }
 
 /// Failure table, row 18.

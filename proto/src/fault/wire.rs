@@ -1,6 +1,6 @@
 //! Faults on the wire: each message to our types and back, every text within its limit.
 
-use super::{Error, Fault, FaultClass, GpuRef, NodeRef, Onset, Witness};
+use super::{Asked, Error, Fault, FaultClass, GpuRef, NodeRef, Onset, Witness};
 use crate::{
     bytes_text::clip,
     ids::{FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
@@ -139,6 +139,22 @@ impl From<&Fault> for v1::Fault {
             detail: clip(&fault.detail, limits::DETAIL_BYTES_MAX).to_owned(),
             workload: clip(&fault.workload, limits::DETAIL_BYTES_MAX).to_owned(),
         }
+    }
+}
+
+impl TryFrom<v1::FaultAsked> for Asked {
+    type Error = Error;
+    fn try_from(asked: v1::FaultAsked) -> Result<Self, Error> {
+        let fault = asked.fault.ok_or(Error::Missing { field: "fault" })?.try_into()?;
+        let witnesses = asked.witnesses.into_iter().map(Witness::from_wire).collect::<Result<_, _>>()?;
+        Ok(Self { fault, witnesses })
+    }
+}
+
+impl From<&Asked> for v1::FaultAsked {
+    fn from(asked: &Asked) -> Self {
+        let witnesses = asked.witnesses.iter().map(|witness| v1::Witness::from(*witness).into()).collect();
+        Self { fault: Some((&asked.fault).into()), witnesses }
     }
 }
 

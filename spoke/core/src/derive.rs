@@ -23,7 +23,7 @@ mod workload;
 use std::{collections::BTreeMap, net::IpAddr};
 
 use gpuheal_proto::{
-    fault::{Fault, GpuRef, NodeRef, Witness},
+    fault::{Asked, Fault, GpuRef, NodeRef, Witness},
     ids::{ClusterId, FaultKey, NodeUid},
     time::Timestamp,
 };
@@ -219,6 +219,13 @@ impl Held {
         let faults = self.nodes.get_mut(uid).map(|part| part.again(tells)).unwrap_or_default();
         let touched = faults.iter().map(|fault| fault.node.uid.clone()).collect();
         Outcome { faults, touched, ..Outcome::default() }
+    }
+
+    /// Takes up faults of a node that another replica found and told, and of which the hub asks how they stand: those that are not
+    /// known here stand as they were told, age unknown, until their sources say more. Were they not, nobody would ever tell their
+    /// end: whoever has not seen a fault sees nothing end. Nothing is found by it, and nothing told.
+    pub fn take_up(&mut self, node: &NodeRef, asked: &[Asked], settings: &Settings, now: Timestamp) -> Outcome {
+        self.with(node, settings, now, |part, context| asked.iter().for_each(|asked| part.take_up(asked, context)))
     }
 
     /// Nodes of which any fault is known.

@@ -38,6 +38,9 @@ const STATES_MAX: usize = 2;
 const EVIDENCE_MAX: usize = 8;
 /// People's requests on their way.
 const ASKS_MAX: usize = 64;
+/// Messages of faults that the hub asks for: one each 5 s while there are any, and the detectors' loop is behind for as long as a full
+/// journal's disk takes. A session without room for one ends.
+const ASKED_MAX: usize = 8;
 
 /// A running spoke.
 pub(super) struct Parts {
@@ -92,6 +95,7 @@ impl Parts {
         let (states_tx, states) = mpsc::channel(STATES_MAX);
         let (evidence_tx, evidence) = mpsc::channel(EVIDENCE_MAX);
         let (asks_tx, asks) = mpsc::channel(ASKS_MAX);
+        let (asked_tx, asked) = mpsc::channel(ASKED_MAX);
 
         let derive = Derive::new(
             derive::Deps {
@@ -127,7 +131,7 @@ impl Parts {
             stop.cancelled().await;
         });
         sources.spawn("leader metric", lead_metric(leadership.clone(), Arc::clone(&metrics), sources.cancel.clone()));
-        sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, sources.cancel.clone()));
+        sources.spawn("detectors", derive::run(Arc::clone(&derive), seen_nodes, asked, sources.cancel.clone()));
         let rounds = scrape::Rounds::new();
         let scraping = scrape::Deps {
             exporters: views.exporters.clone(),
@@ -202,6 +206,7 @@ impl Parts {
             leadership: leadership.clone(),
             seen,
             down: down_tx,
+            asked: asked_tx,
             attachment: attachment_tx,
         };
         let (cancel, read) = (link.cancel.clone(), clients.read.clone());

@@ -151,7 +151,7 @@ async fn a_fault_that_the_journal_lost_is_told_again_as_standing_once_the_hub_kn
     let chunk = cluster.journal.read(&lost.stream, 1).await.unwrap();
     assert!(matches!(chunk, crate::journal::Chunk::Gap { from_seq: 1, to_seq: 1, .. }), "{chunk:?}");
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), mpsc::channel(1).1, cancel.clone()));
     let told = async |cluster: &TestCluster| cluster.journaled().await.into_iter().find(|fault| fault.code == "79");
     assert_eq!(told(&cluster).await, None, "it is remembered as told");
     cluster.journal.acked(lost.stream.clone(), 1).await;
@@ -178,7 +178,7 @@ async fn what_stands_is_journaled_anew_for_a_hub_whose_database_has_lost_it() {
     }
     assert_eq!(cluster.journal.head().borrow().next_seq, 2);
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), mpsc::channel(1).1, cancel.clone()));
     // Perhaps before the loop has begun, perhaps later.
     cluster.attachment.send_modify(|attachment| attachment.asked_term = 2);
     let mut head = cluster.journal.head();
@@ -210,12 +210,77 @@ async fn whoever_was_asked_for_what_stands_while_he_stood_by_tells_it_when_he_le
     assert_eq!((told.code.as_str(), told.onset()), ("79", v1::Onset::Standing));
 }
 
+/// Another replica found it and is gone: who leads now has seen nothing of it, and would see nothing end.
+#[tokio::test]
+async fn a_leader_takes_up_the_faults_that_the_hub_asks_for_and_tells_their_end() {
+    let (mut first, mut second) = (TestCluster::new().await, TestCluster::new().await);
+    let now = clock::wall();
+    let show = |failed: u8, energy: u32| remapping(failed, energy);
+    first.node("n1", &json!({}));
+    second.node("n1", &json!({}));
+    for (at_s, failed) in [(0, 0), (60, 1)] {
+        let page = show(failed, at_s + 1);
+        first.derive.page(&target(), Ok(page.as_bytes()), now.after(Duration::from_secs(at_s.into()))).await;
+    }
+    let fault = first.journaled().await.pop().unwrap();
+    let asked = |node_uid: &str| {
+        let mut fault = fault.clone();
+        fault.node.as_mut().unwrap().uid = node_uid.to_owned();
+        let witnesses = vec![fault.witness];
+        vec![v1::FaultAsked { fault: Some(fault), witnesses }]
+    };
+    let (send, receive) = mpsc::channel(1);
+    let cancel = CancellationToken::new();
+    tokio::spawn(run(Arc::clone(&second.derive), Arc::clone(&second.touched), receive, cancel.clone()));
+    // Of another machine of that name, and of none.
+    send.send(asked("uid-of-another")).await.unwrap();
+    send.send(vec![v1::FaultAsked::default()]).await.unwrap();
+    send.send(asked("uid-n1")).await.unwrap();
+    let taken = tokio::time::timeout(Duration::from_secs(20), async {
+        while second.derive.nodes_with_faults().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    taken.await.unwrap();
+    assert!(second.journaled().await.is_empty(), "nothing was found by it");
+    second.derive.page(&target(), Ok(show(0, 200).as_bytes()), clock::wall()).await;
+    let clear = tokio::time::timeout(Duration::from_secs(20), async {
+        loop {
+            let batch = second.evidence.recv().await.unwrap();
+            if batch.items.iter().any(|item| item.fault_key == fault.fault_key && item.state() == v1::EvidenceState::Clear) {
+                return;
+            }
+        }
+    });
+    clear.await.expect("its end is told");
+    cancel.cancel();
+}
+
+#[tokio::test]
+async fn a_standby_leaves_what_the_hub_asks_for() {
+    let mut cluster = TestCluster::new().await;
+    cluster.node("n1", &json!({}));
+    for (xid, at_s) in [(0, 0), (79, 60)] {
+        scraped(&cluster, xid, at_s).await;
+    }
+    let fault = cluster.journaled().await.pop().unwrap();
+    let mut other = TestCluster::new().await;
+    other.node("n1", &json!({}));
+    other.leadership.send_replace(Leadership::Standby);
+    let asked = || vec![v1::FaultAsked { witnesses: vec![fault.witness], fault: Some(fault.clone()) }];
+    other.derive.take_up(asked()).await;
+    assert!(other.derive.nodes_with_faults().is_empty());
+    other.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
+    other.derive.take_up(asked()).await;
+    assert_eq!(other.derive.nodes_with_faults().len(), 1);
+}
+
 #[tokio::test]
 async fn a_node_that_is_deleted_is_forgotten_and_known_faults_are_told_when_asked() {
     let mut cluster = TestCluster::new().await;
     cluster.node("n1", &json!({}));
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), mpsc::channel(1).1, cancel.clone()));
     scraped(&cluster, 0, 0).await;
     scraped(&cluster, 79, 60).await;
     cluster.attachment.send_modify(|attachment| attachment.asked_term = 2);
@@ -345,7 +410,7 @@ async fn who_comes_to_lead_looks_at_every_node_before_it_says_that_all_was_told(
     cluster
         .node("n1", &json!({"status": {"conditions": [{"type": "GPUFellOff", "status": "True", "reason": "x", "message": "x"}]}}));
     let cancel = CancellationToken::new();
-    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), cancel.clone()));
+    tokio::spawn(run(Arc::clone(&cluster.derive), Arc::clone(&cluster.touched), mpsc::channel(1).1, cancel.clone()));
     cluster.attachment.send_replace(Attachment { generation: Some(7), ..Attachment::default() });
     // Its first look is over, and the next is half a minute away.
     tokio::time::sleep(Duration::from_millis(300)).await;

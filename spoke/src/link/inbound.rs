@@ -119,7 +119,10 @@ impl Inbound<'_> {
             attachment.asked_term = attachment.asked_term.max(resync.all_under_term);
             attachment.snapshots_asked += u64::from(resync.snapshot);
         });
-        // In a session nobody asks for them again.
+        // In a session nobody asks for them again: where there is no room it ends.
+        if !resync.faults.is_empty() {
+            self.deps.asked.try_send(resync.faults).map_err(|_| Error::LaneFull { lane: "faults asked for" })?;
+        }
         if resync.command_ids.is_empty() {
             return Ok(());
         }

@@ -44,6 +44,7 @@ struct Spoke {
     clock: Arc<HubClock>,
     leadership: watch::Sender<Leadership>,
     down: mpsc::Receiver<Down>,
+    asked: mpsc::Receiver<Vec<v1::FaultAsked>>,
     attachment: watch::Receiver<Attachment>,
     statuses: mpsc::Sender<v1::CommandStatus>,
     states: mpsc::Sender<(u64, v1::ClusterState)>,
@@ -94,6 +95,7 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
     let (states_tx, states) = mpsc::channel(4);
     let (evidence_tx, evidence) = mpsc::channel(4);
     let (asks_tx, asks) = mpsc::channel(4);
+    let (asked_tx, asked) = mpsc::channel(1);
     let (metrics, clock, cancel) = (Metrics::new(), HubClock::new(), CancellationToken::new());
     let config = Config {
         hub: Hub::parse(url).unwrap(),
@@ -111,6 +113,7 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
         leadership: leading,
         seen,
         down: down_tx,
+        asked: asked_tx,
         attachment: attachment_tx,
     };
     tokio::spawn(run(deps, Lanes { statuses, states, evidence, asks }, cancel.clone()));
@@ -120,6 +123,7 @@ fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, 
         clock,
         leadership,
         down,
+        asked,
         attachment,
         statuses: statuses_tx,
         states: states_tx,
@@ -357,6 +361,23 @@ async fn what_the_hub_asks_for_by_name_reaches_the_hand() {
     let told = soon(spoke.down.recv()).await.unwrap();
     assert!(matches!(&told, Down::Tell(ids) if *ids == ["k1", "k2"]), "{told:?}");
     assert_eq!(spoke.attachment.borrow().asked_term, 0, "it asks for these alone");
+}
+
+#[tokio::test]
+async fn faults_that_the_hub_asks_for_reach_the_detectors_and_a_session_without_room_for_them_ends() {
+    let (mut hub, mut spoke, session) = attached().await;
+    let asked = |code: &str| {
+        let fault = v1::Fault { code: code.to_owned(), ..v1::Fault::default() };
+        vec![v1::FaultAsked { fault: Some(fault), witnesses: Vec::new() }]
+    };
+    let resync = |code: &str| Answer::Resync(v1::Resync { faults: asked(code), ..v1::Resync::default() });
+    session.send(resync("79")).await;
+    assert_eq!(soon(spoke.asked.recv()).await.unwrap(), asked("79"));
+    // Nobody takes the next one, and nobody asks for the one after it again in this session.
+    session.send(resync("48")).await;
+    session.send(resync("63")).await;
+    soon(hub.session()).await;
+    assert_eq!(soon(spoke.asked.recv()).await.unwrap(), asked("48"));
 }
 
 /// Failure table, row 18.

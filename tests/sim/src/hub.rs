@@ -352,7 +352,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Asks each leader here what became of the commands whose end nobody has told.
+    /// Asks each leader here what became of the commands whose end nobody has told, and how faults stand that another found.
     ///
     /// # Errors
     /// When the store fails.
@@ -362,9 +362,11 @@ impl Hub {
         }
         self.unheard_at = now;
         for (conn, leader) in self.leading() {
-            let command_ids: Vec<String> = store.unheard(&[leader])?.into_iter().map(|(_, id)| id.to_string()).collect();
-            if !command_ids.is_empty() {
-                self.down(conn, Down::Resync(v1::Resync { command_ids, ..v1::Resync::default() }));
+            let leader = [leader];
+            let command_ids: Vec<String> = store.unheard(&leader)?.into_iter().map(|(_, id)| id.to_string()).collect();
+            let faults = store.untold(&leader)?;
+            if !command_ids.is_empty() || !faults.is_empty() {
+                self.down(conn, Down::Resync(v1::Resync { command_ids, faults, ..v1::Resync::default() }));
             }
         }
         Ok(())
@@ -388,7 +390,7 @@ impl Hub {
 
 /// Asks for everything, under this epoch.
 const fn all_under(term: u64) -> v1::Resync {
-    v1::Resync { snapshot: false, all_under_term: term, command_ids: Vec::new() }
+    v1::Resync { snapshot: false, all_under_term: term, command_ids: Vec::new(), faults: Vec::new() }
 }
 
 fn same(one: &Owner, other: &Owner) -> bool {

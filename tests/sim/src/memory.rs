@@ -388,6 +388,10 @@ impl Store for Memory {
         Ok(leaders.iter().flat_map(|leader| self.ask_unheard(leader)).collect())
     }
 
+    fn untold(&mut self, leaders: &[Leader]) -> Result<Vec<v1::FaultAsked>, Error> {
+        Ok(leaders.iter().flat_map(|leader| self.ask_untold(leader)).collect())
+    }
+
     fn sent(&mut self, sent: &[Due]) -> Result<(), Error> {
         self.note_sent(sent);
         Ok(())

@@ -54,6 +54,14 @@ pub enum Mutation {
     AnyServer,
     /// A leader proves itself before it knows what its cluster has seen.
     ProvesUnseen,
+    /// Nobody is asked how faults stand that another replica found.
+    FindersAlone,
+    /// What is due is never judged.
+    NobodyJudges,
+    /// A release is decided and never commanded.
+    NobodyReleases,
+    /// A hub that does not reach its database serves what it last saw there.
+    ServesWithoutDatabase,
 }
 
 impl Mutation {
@@ -84,6 +92,10 @@ impl Mutation {
         Self::NobodyIsAsked,
         Self::AnyServer,
         Self::ProvesUnseen,
+        Self::FindersAlone,
+        Self::NobodyJudges,
+        Self::NobodyReleases,
+        Self::ServesWithoutDatabase,
     ];
 }
 

@@ -160,6 +160,11 @@ pub trait Store {
     /// # Errors
     /// When it cannot be written.
     fn unheard(&mut self, leaders: &[Leader]) -> Result<Vec<(ClusterId, CommandId)>, Error>;
+    /// Faults of these sessions' clusters that stand and of which the leader has told nothing, each noted as asked for.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn untold(&mut self, leaders: &[Leader]) -> Result<Vec<v1::FaultAsked>, Error>;
     /// Takes one status. With a signer a command that is not known is taken over, if that one signed it and the status shows it.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::{
 
 use gpuheal_proto::{
     bytes_text::clip_storable,
-    fault::{Fault, FaultClass, GpuRef, NodeRef, Witness},
+    fault::{Asked, Fault, FaultClass, GpuRef, NodeRef, Witness},
     ids::{GpuPlace, GpuSlot, GpuUuid},
     limits::SOURCE_BYTES_MAX,
     time::Timestamp,
@@ -38,6 +38,8 @@ const EVENT_LIFE: Duration = Duration::from_secs(360);
 /// So long an alert is taken to fire that nobody repeated or resolved, where nothing else measures what it says. Longer
 /// than Alertmanager's repeat interval of 4 h; a resolve may be lost.
 const ALERT_LIFE: Duration = Duration::from_secs(16_200);
+/// The least by which one moment is before another.
+const AN_INSTANT: Duration = Duration::from_millis(1);
 /// Version of what is written. [`BY_SLOT`] is read too; any other is not, and the node begins anew.
 const FORMAT: u32 = 2;
 /// The version that knew faults by their slot alone.
@@ -263,6 +265,26 @@ impl NodePart {
             gpus.iter().find(|gpu| gpu.is_at(place)).cloned().unwrap_or_else(named)
         };
         self.known.again(&self.node, tells, gpu)
+    }
+
+    /// See [`super::Held::take_up`]. What was seen before the node's last boot, or of the board that was in the GPU's slot before this
+    /// one, is of another life, though nobody here saw that end.
+    pub(super) fn take_up(&mut self, asked: &Asked, context: &mut Context<'_>) {
+        let fault = &asked.fault;
+        let last = fault.observed_at.min(context.now.before(AN_INSTANT));
+        if !self.known.take_up(asked, last, context) {
+            return;
+        }
+        let ended = last.after(AN_INSTANT);
+        if !fault.node.boot_id.is_empty() && !self.node.boot_id.is_empty() && fault.node.boot_id != self.node.boot_id {
+            self.rebooted_at = self.rebooted_at.max(ended);
+        }
+        let Some((slot, uuid)) = fault.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref().zip(gpu.uuid.as_ref())) else { return };
+        let others =
+            |gpu: &&mut HeldGpu| gpu.gpu.slot.as_ref() == Some(slot) && gpu.gpu.uuid.as_ref().is_some_and(|here| here != uuid);
+        for gpu in self.gpus.iter_mut().filter(others) {
+            gpu.swapped_at = gpu.swapped_at.max(ended);
+        }
     }
 
     /// What follows is the first sight of another start: no change against what was is an edge.

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use gpuheal_proto::{
     bytes_text::clip_storable,
-    fault::{Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
+    fault::{Asked, Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
     ids::{ClusterId, FaultKey, GpuPlace},
     limits::{CODE_BYTES_MAX, DETAIL_BYTES_MAX, SOURCE_BYTES_MAX},
     time::Timestamp,
@@ -178,6 +178,33 @@ impl Faults {
         let stands = |known: &&mut Known| state(&known.sights) != EvidenceState::Clear;
         let known = self.known.iter_mut().filter(stands);
         known.flat_map(|known| known.again(node, &tells, known.place.as_ref().map(&gpu))).collect()
+    }
+
+    /// Takes up a fault that somebody else found and told, unless it is known here: it stands as it was told until its source says more.
+    /// False: it is known, or its key is of another fault.
+    pub(super) fn take_up(&mut self, asked: &Asked, last: Timestamp, context: &mut Context<'_>) -> bool {
+        let Asked { fault, witnesses } = asked;
+        let mut known = Known::new(context.cluster, &fault.node, fault.class, &fault.code, fault.gpu.as_ref(), last);
+        if known.key != fault.key || self.by_key(&fault.key).is_some() {
+            return false;
+        }
+        self.make_room();
+        (known.count, known.told, known.told_at) = (fault.count, EvidenceState::Seen, context.now);
+        let sight = Sight {
+            onset: Onset::Standing,
+            state: EvidenceState::Seen,
+            last,
+            checked: context.now,
+            emitted: last,
+            emitted_count: fault.count,
+            value: fault.value,
+            count: fault.count,
+            times: Vec::new(),
+        };
+        known.sights = witnesses.iter().map(|witness| (*witness, sight.clone())).collect();
+        self.known.push(known);
+        context.out.changed = true;
+        true
     }
 
     /// Forgets one witness of a fault.

@@ -8,4 +8,5 @@ mod memory;
 mod node;
 mod places;
 mod source;
+mod taken_up;
 mod thermal;

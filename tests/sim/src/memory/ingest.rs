@@ -210,7 +210,7 @@ fn opens(episode: u32, sight: Sight, now: Timestamp) -> Fault {
         workload: fault.workload,
         settled: None,
     };
-    Fault { known, node: fault.node, onset, value, witnesses, observed_at: fault.observed_at, evidence_at: now }
+    Fault { known, node: fault.node, onset, value, witnesses, observed_at: fault.observed_at, evidence_at: now, asked_at: None }
 }
 
 fn merge(episodes: &mut [Fault], sight: Sight, now: Timestamp) {

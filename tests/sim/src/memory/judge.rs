@@ -12,7 +12,8 @@ use gpuheal_hub_core::{
 use gpuheal_proto::{
     command::CommandState,
     ids::{ClusterId, IncidentId, NodeUid},
-    words::Level,
+    time::Timestamp,
+    words::{Action, Level},
 };
 use serde_json::json;
 
@@ -50,7 +51,8 @@ impl Memory {
 
     fn judge_node(&mut self, id: &ClusterId, node: &NodeUid) -> Result<(), Error> {
         let policy = self.policy_in_force();
-        let Some(mut snapshot) = self.story(id, node, &policy, None) else {
+        let story = self.story(id, node, &policy, None).filter(|_| !self.mutations.has(Mutation::NobodyJudges));
+        let Some(mut snapshot) = story else {
             self.cluster(id).judgements.insert(node.clone(), None);
             return Ok(());
         };
@@ -61,17 +63,22 @@ impl Memory {
         if self.mutations.has(Mutation::HoldFreedBlind) {
             freed_blind(&snapshot, &mut decision);
         }
+        let releases = decision.commands.iter().any(|command| command.action == Action::Release);
+        if releases && self.mutations.has(Mutation::NobodyReleases) {
+            self.cluster(id).judgements.insert(node.clone(), None);
+            return Ok(());
+        }
         self.apply(id, &snapshot, &decision, &policy)?;
         self.cluster(id).judgements.insert(node.clone(), decision.recheck_at);
         Ok(())
     }
 
-    /// How a node would be judged now, and by what: nothing is changed.
+    /// How a node would be judged at that time by what is known now, and that: nothing is changed.
     #[must_use]
-    pub fn judgement(&self, id: &ClusterId, node: &NodeUid) -> Option<(Snapshot, Decision)> {
+    pub fn judgement(&self, id: &ClusterId, node: &NodeUid, at: Timestamp) -> Option<(Snapshot, Decision)> {
         let policy = self.policy_in_force();
         let snapshot = self.story(id, node, &policy, None)?;
-        let decision = decide(&snapshot, &policy, self.now);
+        let decision = decide(&snapshot, &policy, at);
         Some((snapshot, decision))
     }
 

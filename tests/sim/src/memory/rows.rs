@@ -152,6 +152,7 @@ pub struct Fault {
     pub(super) witnesses: Witnesses,
     pub(super) observed_at: Timestamp,
     pub(super) evidence_at: Timestamp,
+    pub(super) asked_at: Option<Timestamp>,
 }
 
 impl Fault {
@@ -183,7 +184,7 @@ pub struct Incident {
     pub manual: bool,
     /// Where it stands.
     pub state: IncidentState,
-    pub(super) state_at: Timestamp,
+    pub(crate) state_at: Timestamp,
     /// Why, with numbers.
     pub reason: String,
     pub(super) decision_no: u32,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use gpuheal_proto::{
-    fault::{NodeRef, Witness},
+    fault::{Asked, NodeRef, Witness},
     ids::{FaultKey, NodeUid},
     link::v1,
 };
@@ -110,6 +110,21 @@ impl Spoke {
         }
         if !faults.is_empty() {
             self.send_faults();
+        }
+    }
+
+    /// The hub asks how faults stand that another replica found.
+    pub(super) fn take_up(&mut self, asked: Vec<v1::FaultAsked>) {
+        if self.reign().is_none() {
+            return;
+        }
+        let (settings, wall) = (self.settings.clone(), self.now.wall);
+        for asked in asked.into_iter().filter_map(|asked| Asked::try_from(asked).ok()) {
+            let node = self.cache.node_ref(asked.fault.node.name.as_str()).filter(|node| node.uid == asked.fault.node.uid);
+            if let Some(node) = node {
+                let outcome = self.held.take_up(&node, &[asked], &settings, wall);
+                self.found(outcome);
+            }
         }
     }
 

@@ -127,6 +127,7 @@ impl Spoke {
                     self.tell_all_standing();
                     self.told.owed_by_leader = self.reign().is_none();
                 }
+                self.take_up(resync.faults);
                 self.asked.extend(resync.command_ids);
                 self.report_again();
                 self.answer_asked();

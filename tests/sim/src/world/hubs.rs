@@ -1,10 +1,18 @@
 //! A hub's process: started, given its turns, and ended; what it says is carried out here.
 
-use super::{Event, World};
+use std::time::Duration;
+
+use gpuheal_proto::link::v1::attach_response::Message as Down;
+
+use super::{CALM, Event, START, TROUBLE, World};
 use crate::{
     hub::{self, Hub},
     keys,
+    mutation::Mutation,
 };
+
+/// After so long in peace every hub runs, and has swept what ran out of time while none did.
+const SETTLES: Duration = Duration::from_secs(60);
 
 impl World {
     pub(super) fn hub_start(&mut self, hub: usize) {
@@ -37,12 +45,16 @@ impl World {
         process.pulse(now);
         self.after_hub(hub);
         self.hub_work(hub, life);
+        if self.now.since(START) > CALM + TROUBLE + SETTLES {
+            self.oracle.every_command_ends(&self.db, self.now);
+        }
         let (least, most) = if self.peace { (1900, 2100) } else { (900, 1100) };
         self.soon(least, most, Event::HubTick(hub, life));
     }
 
     pub(super) fn hub_work(&mut self, hub: usize, life: u64) {
-        if self.hubs[hub].1 != life || self.db_away_until > self.now {
+        let away = self.db_away_until > self.now && !self.mutations.has(Mutation::ServesWithoutDatabase);
+        if self.hubs[hub].1 != life || away {
             return;
         }
         self.db.at(self.now);
@@ -66,6 +78,14 @@ impl World {
         }
     }
 
+    /// 9. A hub that does not reach its database knows neither stops nor budgets nor what is done: it commands nothing.
+    fn cut_off_from_its_database_a_hub_sends_nothing(&mut self, hub: usize, message: &Down) {
+        if self.db_away_until > self.now && matches!(message, Down::Command(_) | Down::Cancel(_)) {
+            let why = format!("hub-{hub} commands, and the database is away until {}", self.db_away_until);
+            self.oracle.breaks("cut off from its database a hub sends nothing", self.now, why);
+        }
+    }
+
     /// Carries out what a hub has said.
     pub(super) fn after_hub(&mut self, hub: usize) {
         let life = self.hubs[hub].1;
@@ -74,6 +94,7 @@ impl World {
         for one in out {
             match one {
                 hub::Out::Down(conn, message) => {
+                    self.cut_off_from_its_database_a_hub_sends_nothing(hub, &message);
                     self.say_down(hub, conn, &message);
                     self.send_down(conn, *message);
                 }

@@ -1,10 +1,24 @@
 //! The moment of truth: everything was given time to come to rest.
 
+use std::time::Duration;
+
 use gpuheal_hub_core::{decide::VerdictOutcome, incident::IncidentState};
 use gpuheal_proto::{fault::FaultClass, ids::NodeUid, time::Timestamp, words::Mode};
 
 use super::World;
-use crate::body::{self, GPUS, Ill};
+use crate::{
+    body::{self, Body, GPUS, Ill},
+    memory::Incident,
+};
+
+/// What is due is done within it, also where a command that came to nothing is planned again.
+const DUE: Duration = Duration::from_secs(120);
+/// An illness is known, judged and acted on within it: pages each half minute, a breaker that holds for two minutes.
+const SEEN_BY: Duration = Duration::from_secs(600);
+/// A command that nobody executes has come to nothing by then.
+const MOVES: Duration = Duration::from_secs(900);
+/// The soak of four minutes, a command that came to nothing first, and a page.
+const WELL_BY: Duration = Duration::from_secs(1200);
 
 impl World {
     /// The moment of truth: everything was given time to come to rest.
@@ -23,7 +37,81 @@ impl World {
             self.what_was_journaled_is_sent(at, now);
             self.what_stands_is_known(at, now);
             self.who_uses_an_ill_gpu_is_gone(at, now);
+            self.what_is_due_is_done(at, now);
+            self.who_is_ill_is_out_or_says_why(at, now);
+            self.who_is_well_is_released_or_says_why(at, now);
         }
+    }
+
+    /// 5. Nothing is left undone that could be done: by what was known, nothing was to be commanded or opened two minutes ago.
+    fn what_is_due_is_done(&mut self, at: usize, now: Timestamp) {
+        let cluster = &self.clusters[at];
+        for body in cluster.bodies.values() {
+            let Ok(uid) = NodeUid::parse(&body.uid) else { continue };
+            let Some((_, decision)) = self.db.judgement(&cluster.id, &uid, now.before(DUE)) else { continue };
+            let opens = decision.incident.as_ref().is_some_and(|change| change.opens);
+            if opens || !decision.commands.is_empty() {
+                let actions: Vec<_> = decision.commands.iter().map(|command| command.action.as_str()).collect();
+                let why = format!("{}/{}: {} for {}", cluster.id, body.name, actions.join(", "), decision.reasons.join("; "));
+                return self.oracle.breaks("what is due is done", now, why);
+            }
+        }
+    }
+
+    /// 5. What needs a repair is marked, or its incident says what it waits for.
+    fn who_is_ill_is_out_or_says_why(&mut self, at: usize, now: Timestamp) {
+        let cluster = &self.clusters[at];
+        let ill = |body: &&Body| body.ills.iter().any(|(_, ill, since)| *ill != Ill::Hot && now.since(*since) > SEEN_BY);
+        for body in cluster.bodies.values().filter(ill) {
+            let marked = cluster.api.nodes.get(&body.name).is_some_and(|node| node.facts.marked());
+            let incident = self.open_incident(at, body);
+            // A person who took our marks off or opted out has said that he knows.
+            if incident.is_none() && self.was_overridden(at, body) {
+                continue;
+            }
+            let says = incident.is_some_and(|incident| {
+                let waits = incident.state.waiting() || incident.state == IncidentState::Failed;
+                let moves = now.since(incident.state_at) < MOVES;
+                !incident.reason.is_empty() && (marked || waits || moves)
+            });
+            if !says {
+                let state = incident.map(|incident| (incident.state, incident.reason.as_str()));
+                let why = format!("{}/{} has {:?}, marked: {marked}, its incident: {state:?}", cluster.id, body.name, body.ills);
+                return self.oracle.breaks("who is ill is out or says why", now, why);
+            }
+        }
+    }
+
+    /// 4. A release waits for nothing but the signs of recovery: who has been well for long is not marked, unless his incident says why.
+    fn who_is_well_is_released_or_says_why(&mut self, at: usize, now: Timestamp) {
+        let cluster = &self.clusters[at];
+        let well = |body: &&Body| body.ills.is_empty() && now.since(body.well_since) > WELL_BY;
+        for body in cluster.bodies.values().filter(well) {
+            let marked = cluster.api.nodes.get(&body.name).is_some_and(|node| node.facts.marked());
+            if !marked {
+                continue;
+            }
+            let incident = self.open_incident(at, body);
+            let state = incident.map(|incident| (incident.state, incident.reason.as_str()));
+            let said = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid, now));
+            let said = said.map(|(_, decision)| (decision.reasons, decision.would_change));
+            let why = format!(
+                "{}/{} is marked, well since {}, its incident: {state:?}, judged: {said:?}",
+                cluster.id, body.name, body.well_since
+            );
+            return self.oracle.breaks("who is well is released or says why", now, why);
+        }
+    }
+
+    fn was_overridden(&self, at: usize, body: &Body) -> bool {
+        let rows = self.db.clusters.get(&self.clusters[at].id);
+        let of_body = rows.into_iter().flat_map(|rows| rows.incidents.values()).filter(|one| one.node.uid.as_str() == body.uid);
+        of_body.max_by_key(|incident| incident.opened_at).is_some_and(|last| last.state == IncidentState::Overridden)
+    }
+
+    fn open_incident(&self, at: usize, body: &Body) -> Option<&Incident> {
+        let uid = NodeUid::parse(&body.uid).ok()?;
+        self.db.clusters.get(&self.clusters[at].id)?.open_incident(&uid)
     }
 
     /// Where a fault of one GPU is acted on and nothing more is planned, who used that GPU when the trouble began is gone: whichever
@@ -32,7 +120,7 @@ impl World {
         let cluster = &self.clusters[at];
         let mut left = Vec::new();
         for body in cluster.bodies.values() {
-            let judged = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid));
+            let judged = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid, now));
             let Some((story, decision)) = judged.filter(|(_, decision)| decision.commands.is_empty()) else { continue };
             let Some(incident) = story.incident.filter(|incident| incident.state == IncidentState::Validating) else { continue };
             // An incident of a command that a restored database took over was opened then; its trouble began with that command.

@@ -1,6 +1,10 @@
 //! The claims, each on both stores.
 
-use gpuheal_hub::{ingest::Origin, link::hello::Seen, store::server::Recognised};
+use gpuheal_hub::{
+    ingest::Origin,
+    link::hello::{Hello, Seen},
+    store::server::Recognised,
+};
 use gpuheal_proto::{
     command::{Command, Step, Undo},
     fault::{Onset, Witness},
@@ -217,6 +221,46 @@ fn whose_end_nobody_told_is_asked_for_once_in_a_session_and_again_when_it_was_as
     let (owner, ..) = pair.attach(&hello("spoke-0", &["s"])).unwrap();
     assert_eq!(pair.unheard(&owner, 1), 0, "its end was told");
     pair.holds("asked");
+}
+
+/// Whoever has not seen a fault sees nothing end.
+#[test]
+fn a_leader_is_asked_once_in_a_session_how_faults_stand_of_which_it_has_told_nothing() {
+    let (mut pair, owner) = healing();
+    let faults = [xid79(1, 100), xid79(2, 100)];
+    let keys = |asked: Vec<v1::FaultAsked>| asked.into_iter().map(|asked| asked.fault.unwrap().fault_key).collect::<Vec<_>>();
+    let key = |n: usize| faults[n].key.to_string();
+    assert_eq!(pair.faults(&owner, &batch("s", 1, &faults)), Ok(2));
+    pair.elapse(100);
+    assert_eq!(keys(pair.untold(&owner, 1)), [""; 0], "it has told of them itself");
+    let follows = |pair: &mut Pair| pair.attach(&Hello { lease_transitions: Some(2), ..hello("spoke-1", &["t"]) }).unwrap().0;
+    let next = follows(&mut pair);
+    pair.evidence(&c1(), &[evidence(&faults[0], v1::EvidenceState::Seen)]);
+    assert_eq!(keys(pair.untold(&next, 2)), [""; 0], "it has had no time to tell");
+    pair.elapse(61);
+    assert_eq!(keys(pair.untold(&owner, 1)), [""; 0], "who leads no more is not asked");
+    assert_eq!((keys(pair.untold(&next, 2)), keys(pair.untold(&next, 2))), (vec![key(1)], vec![]), "once");
+    let next = follows(&mut pair);
+    pair.elapse(61);
+    let mut both = [key(0), key(1)];
+    both.sort();
+    assert_eq!(keys(pair.untold(&next, 2)), both, "of another session nobody knows what arrived");
+    pair.evidence(&c1(), &[evidence(&faults[1], v1::EvidenceState::Clear)]);
+    let next = follows(&mut pair);
+    pair.elapse(61);
+    assert_eq!(keys(pair.untold(&next, 2)), [key(0)], "what is clear has an end");
+    // An alert told it to the other replica.
+    let alerted = xid79(1, 200);
+    assert_eq!(pair.faults(&next, &batch("t", 1, std::slice::from_ref(&alerted))), Ok(1));
+    pair.elapse(400);
+    assert_eq!(keys(pair.untold(&next, 2)), [""; 0], "it was asked for it already");
+    let other = xid79(3, 200);
+    assert_eq!(pair.faults(&next, &batch("t", 2, std::slice::from_ref(&other))), Ok(2));
+    pair.elapse(290);
+    assert_eq!(keys(pair.untold(&next, 2)), [""; 0], "it may yet be told");
+    pair.elapse(20);
+    assert_eq!(keys(pair.untold(&next, 2)), [other.key.to_string()], "nothing was heard of it for long");
+    pair.holds("faults asked for");
 }
 
 #[test]

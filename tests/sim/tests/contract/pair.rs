@@ -214,6 +214,21 @@ impl Pair {
         self.both("unheard", |store| store.unheard(&leader).map(|asked| asked.len())).unwrap()
     }
 
+    /// The faults of which the leader is asked how they stand, as both stores have them: times of each store's own apart.
+    pub(crate) fn untold(&mut self, owner: &Owner, lease: u64) -> Vec<v1::FaultAsked> {
+        let leader = [Leader { owner: owner.clone(), lease_transitions: lease }];
+        self.both("untold", |store| {
+            store.untold(&leader).map(|mut asked| {
+                asked.iter_mut().flat_map(|asked| asked.fault.as_mut()).for_each(|fault| fault.observed_unix_ms = 0);
+                asked.sort_by(|one, other| {
+                    one.fault.as_ref().map(|f| &f.fault_key).cmp(&other.fault.as_ref().map(|f| &f.fault_key))
+                });
+                asked
+            })
+        })
+        .unwrap()
+    }
+
     /// A status of the command of this number in the cluster: ids differ between stores, since they have their moments in
     /// them.
     pub(crate) fn settle(&mut self, cluster: &ClusterId, cmd_seq: u64, status: &v1::CommandStatus) -> bool {

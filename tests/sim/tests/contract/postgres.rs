@@ -22,7 +22,7 @@ use gpuheal_hub::{
         server::{Recognised, Witness, server_recognise},
         session::{Alive, Attached, Lead, Refused, session_attach, session_detach, session_lead, sessions_seen},
         stop::fleet_stop,
-        unheard::unheard_ask,
+        unheard::{unheard_ask, untold_ask},
     },
     wake::Wake,
 };
@@ -227,6 +227,14 @@ impl Store for Postgres {
         })?;
         asked.sort();
         Ok(asked.into_iter().map(|(cluster, id)| (ClusterId::parse(&cluster).unwrap(), CommandId::from_uuid(id))).collect())
+    }
+
+    fn untold(&mut self, leaders: &[Leader]) -> Result<Vec<v1::FaultAsked>, Error> {
+        let asked = self.rt.block_on(async {
+            let mut conn = self.pool.acquire().await.unwrap();
+            untold_ask(&mut conn, &leading(leaders), 256).await.map_err(refused)
+        })?;
+        Ok(asked.iter().map(|(_, asked)| asked.into()).collect())
     }
 
     fn due(&mut self, leaders: &[Leader]) -> Result<Vec<Due>, Error> {
