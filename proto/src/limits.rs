@@ -33,6 +33,9 @@ pub const AUTOMATIONS_MAX: usize = 32;
 pub const AUTOMATION_BYTES_MAX: usize = 128;
 /// Nodes in one part of a snapshot: at about 1.5 KiB each, 500 make 750 KiB, inside [`MESSAGE_BYTES_MAX`].
 pub const SNAPSHOT_NODES_MAX: usize = 500;
+/// Parts of one snapshot, each of half a message of nodes at most: 64 are 32 MiB, or 32,000 nodes, six times what Kubernetes supports. Either
+/// side refuses more.
+pub const SNAPSHOT_PARTS_MAX: usize = 64;
 /// Items of evidence in one message.
 pub const EVIDENCE_MAX: usize = 256;
 /// A fault's code.
@@ -45,6 +48,9 @@ pub const DETAIL_BYTES_MAX: usize = 512;
 pub const REASON_BYTES_MAX: usize = 1024;
 /// A policy document.
 pub const POLICY_BYTES_MAX: usize = 256 << 10;
+/// Journals that a Hello names: the one that is written and those before it, with room for a few crashes. A replica that holds more names the
+/// newest, and sends the others from their first number on: what the hub has of them it drops.
+pub const JOURNALS_NAMED_MAX: usize = 8;
 /// Faults that a spoke may have sent and not had acked: four full batches.
 pub const CREDIT: u32 = 1024;
 

@@ -6,6 +6,7 @@ mod inbound;
 mod outbound;
 mod progress;
 mod session;
+mod size;
 mod waiting;
 
 use std::{sync::Arc, time::Duration};
@@ -29,6 +30,7 @@ use crate::{
 };
 
 pub use dial::{Error as DialError, Hub};
+pub use size::{TooLarge, fits};
 use waiting::Waiting;
 
 /// Between attaches, full jitter: a fleet does not come back in step.

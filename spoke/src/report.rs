@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use crate::{
     clock,
     healaction::{self, HealAction, PodRecord, StepRecord},
+    link::fits,
     ports::Audience,
 };
 
@@ -185,10 +186,26 @@ impl Reports {
     }
 
     async fn send(&self, status: v1::CommandStatus) {
-        if self.up.send(status).await.is_err() {
+        if self.up.send(sendable(status)).await.is_err() {
             tracing::debug!("link is gone, status is told at the next session");
         }
     }
+}
+
+/// A status that can be sent: one over the limit leaves out first what is told of each pod, then of each step, and in the end
+/// all but how the command stands. A hub that never heard the outcome would count its node as out for ever.
+fn sendable(mut status: v1::CommandStatus) -> v1::CommandStatus {
+    let leave_out: [fn(&mut v1::CommandStatus); 3] = [
+        |status| status.steps.iter_mut().for_each(|step| step.pods.clear()),
+        |status| status.steps.clear(),
+        |status| (status.envelope, status.undo) = Default::default(),
+    ];
+    for (left_out, what) in ["pods", "steps", "command and undo record"].into_iter().zip(leave_out) {
+        let Err(error) = fits(&status) else { return status };
+        tracing::error!(command.id = %status.command_id, %error, left_out, "a status is told in short, its HealAction has the rest");
+        what(&mut status);
+    }
+    status
 }
 
 fn refusal(command_id: String, envelope_sha256: String, state: v1::CommandState, refused: &Refused) -> v1::CommandStatus {
@@ -313,6 +330,26 @@ mod tests {
 
     fn at(state: &str, seq: u64) -> HealAction {
         action(Some(HealActionStatus { state: state.into(), status_seq: seq, ..HealActionStatus::default() }))
+    }
+
+    #[tokio::test]
+    async fn an_outcome_over_the_limit_is_told_in_short_and_not_kept_back() {
+        let (up, mut down) = mpsc::channel(1);
+        let reports = Reports::new(up);
+        let long = |bytes: usize| "x".repeat(bytes);
+        let pod = || PodRecord { name: long(5000), ..PodRecord::default() };
+        let step = StepRecord { name: "evict".into(), pods: vec![pod(); PODS_MAX], ..StepRecord::default() };
+        let mut over = at("SUCCEEDED", 3);
+        over.status.as_mut().unwrap().steps = vec![step];
+        reports.tell(&over).await;
+        let told = down.recv().await.unwrap();
+        assert_eq!((told.state(), told.status_seq), (v1::CommandState::Succeeded, 3));
+        assert_eq!((told.steps.len(), told.steps[0].pods.len()), (1, 0), "as much as there is room for");
+        let name = || StepRecord { name: long(5000), ..StepRecord::default() };
+        over.status.as_mut().unwrap().steps = vec![name(); 400];
+        reports.tell(&over).await;
+        let told = down.recv().await.unwrap();
+        assert_eq!((told.state(), told.steps.len()), (v1::CommandState::Succeeded, 0));
     }
 
     #[tokio::test]

@@ -20,6 +20,8 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Cursor {
     stream: StreamId,
+    /// The number after its last; none of the one that is written.
+    end_seq: Option<u64>,
     next_seq: u64,
     acked_upto: u64,
     /// Numbers told as lost and not acked yet: they take no credit.
@@ -36,15 +38,16 @@ impl Cursor {
 }
 
 impl Outbox {
-    /// Takes up each stream where the hub said; from the first number on where it said nothing.
+    /// Takes up each stream where the hub said; from the first number on where it said nothing. The last one is written.
     #[must_use]
     pub fn resume(streams: &[(StreamId, u64)], points: &[v1::ResumePoint], credit: u32) -> Self {
         let from: BTreeMap<&str, u64> = points.iter().map(|point| (point.stream_id.as_str(), point.from_seq)).collect();
-        let cursor = |(stream, _): &(StreamId, u64)| {
+        let cursor = |(at, (stream, end_seq)): (usize, &(StreamId, u64))| {
             let next_seq = from.get(stream.as_str()).copied().unwrap_or(1).max(1);
-            Cursor { stream: stream.clone(), next_seq, acked_upto: next_seq - 1, gaps: Vec::new(), resumed: 0 }
+            let end_seq = (at + 1 < streams.len()).then_some(*end_seq);
+            Cursor { stream: stream.clone(), end_seq, next_seq, acked_upto: next_seq - 1, gaps: Vec::new(), resumed: 0 }
         };
-        Self { cursors: streams.iter().map(cursor).collect(), credit }
+        Self { cursors: streams.iter().enumerate().map(cursor).collect(), credit }
     }
 
     /// Faults sent and not acked.
@@ -82,7 +85,9 @@ impl Outbox {
         if room == 0 {
             return Vec::new();
         }
-        self.cursors.iter().map(|cursor| (cursor.stream.clone(), cursor.next_seq, room)).collect()
+        // One that was sent to its end need not be asked: a spoke that died again and again holds many.
+        let open = self.cursors.iter().filter(|cursor| cursor.end_seq.is_none_or(|end| cursor.next_seq < end));
+        open.map(|cursor| (cursor.stream.clone(), cursor.next_seq, room)).collect()
     }
 
     /// Turns what was read for [`Self::wanted`] into the message and counts it as sent.
@@ -168,6 +173,15 @@ mod tests {
     fn each_stream_goes_on_where_the_hub_said() {
         let outbox = Outbox::resume(&[(stream("a"), 9), (stream("b"), 1)], &[at("a", 7)], 10);
         assert_eq!(outbox.wanted(), [(stream("a"), 7, 10), (stream("b"), 1, 10)]);
+    }
+
+    #[test]
+    fn a_stream_that_was_sent_to_its_end_is_not_read_again() {
+        let mut outbox = Outbox::resume(&[(stream("a"), 3), (stream("b"), 1)], &[], 10);
+        assert!(outbox.taken(&stream("a"), faults(1, 2), 10).is_some());
+        assert_eq!(outbox.wanted(), [(stream("b"), 1, 8)], "the one that is written has no end");
+        outbox.acked(&v1::FaultAck { resume: true, ..ack("a", 0, 10) });
+        assert_eq!(outbox.wanted()[0], (stream("a"), 1, 10), "unless the hub asks for it");
     }
 
     #[test]

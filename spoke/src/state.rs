@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use gpuheal_proto::{ids::NodeUid, limits, link::v1, time::Timestamp};
+use gpuheal_proto::{bytes_text::clip, ids::NodeUid, limits, link::v1, time::Timestamp};
 use prost::Message as _;
 use tokio::{
     sync::{mpsc, watch},
@@ -31,6 +31,8 @@ use crate::{
     clock::{self, HubClock},
     derive::Derive,
     journal::Depth,
+    link::{TooLarge, fits},
+    metrics::{self, Metrics},
     ports::{self, Attachment, Leadership, LocalConfig, Seen},
     scrape::Rounds,
     settings::Settings,
@@ -96,6 +98,8 @@ pub struct Deps {
     pub rounds: Arc<Rounds>,
     /// How many faults the hub does not have yet.
     pub journal: watch::Receiver<Depth>,
+    /// What could not be told is counted.
+    pub metrics: Arc<Metrics>,
     /// How often it speaks unasked.
     pub cadence: Cadence,
     /// To the link, with the session's generation.
@@ -118,6 +122,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(deps.cadence.look);
     let mut said = Instant::now();
     let mut digested = Instant::now();
+    let mut refused: Option<Instant> = None;
     let (mut reach, mut whole) = (Reach::default(), Whole::default());
     loop {
         let now = deps.audience();
@@ -126,10 +131,13 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
         let all_told_term = deps.all_told(&mut whole, now).unwrap_or(0);
         let mut parts = match now.zip(as_of) {
             None => Vec::new(),
+            Some(_) if refused.is_some_and(|at| at.elapsed() < deps.cadence.quiet) => Vec::new(),
             Some((now, _)) if Some(now) != audience => {
                 let _ = deps.touched.take();
                 digested = Instant::now();
-                deps.snapshot(&mut told)
+                let parts = deps.snapshot(&mut told);
+                refused = parts.is_none().then(Instant::now);
+                parts.unwrap_or_default()
             }
             Some(_) => match deps.changed(&mut told) {
                 Some(delta) => parts::delta(delta),
@@ -145,7 +153,7 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
             digested = Instant::now();
         }
         // Without a time nothing was told: the snapshot is still to come.
-        audience = now.filter(|_| as_of.is_some());
+        audience = now.filter(|_| as_of.is_some() && refused.is_none());
         for part in parts {
             let body = part.body(|name| deps.tell(name, &mut told));
             seq += 1;
@@ -159,6 +167,12 @@ pub async fn run(mut deps: Deps, cancel: CancellationToken) {
                 all_told_term,
                 body: Some(body),
             };
+            if let Err(error) = fits(&state) {
+                deps.too_large(&error);
+                // Its nodes have grown since it was made: all of it is told again, by their sizes as they are.
+                audience = None;
+                break;
+            }
             whole.said |= all_told_term > 0;
             if deps.out.send((to.session, state)).await.is_err() {
                 return;
@@ -213,8 +227,14 @@ impl Deps {
         Some(Audience { to, snapshots_asked: attachment.snapshots_asked })
     }
 
-    /// Begins anew: which nodes go into which part. What is said of them is made as each part goes.
-    fn snapshot(&self, told: &mut Told) -> Vec<Part> {
+    fn too_large(&self, error: &TooLarge) {
+        tracing::error!(%error, "a part of the cluster's state could not be sent, all of it is told anew");
+        self.metrics.inc(metrics::LINK_DROPPED, &[("reason", "too large"), ("lane", "state")]);
+    }
+
+    /// Begins anew: which nodes go into which part. What is said of them is made as each part goes. Nothing where a hub would not take
+    /// all of it: a part of the cluster would have it take the rest for gone.
+    fn snapshot(&self, told: &mut Told) -> Option<Vec<Part>> {
         *told = Told::begin(self.cluster_config(), self.seen.borrow().cordons.clone());
         let sources = self.sources();
         told.takes_sources(&sources);
@@ -223,7 +243,12 @@ impl Deps {
             let state = self.state(&object, false, &labels, &told.cordons)?;
             Some((Arc::clone(&object.name), state.encoded_len()))
         });
-        parts::snapshot(sized, &told.config, sources)
+        let parts = parts::snapshot(sized, &told.config, sources);
+        if let Err(error) = &parts {
+            tracing::error!(%error, "the hub is told nothing of this cluster's nodes: there is too much to say of them");
+            self.metrics.inc(metrics::LINK_DROPPED, &[("reason", "too many parts"), ("lane", "state")]);
+        }
+        parts.ok()
     }
 
     /// The node as it is now, taken as told; nothing of one that is gone, which is told later.
@@ -285,9 +310,14 @@ impl Deps {
         NodeUid::parse(&node.uid).map(|uid| self.derive.gpus(&uid)).unwrap_or_default()
     }
 
-    /// Exporters, then what is not a node's: alerts and our own watches.
+    /// Exporters, then what is not a node's: alerts and our own watches. In texts as long as the hub keeps them.
     fn sources(&self) -> Vec<v1::SourceState> {
         let mut all = self.derive.sources();
+        for source in &mut all {
+            shorten(&mut source.source, limits::SOURCE_BYTES_MAX);
+            shorten(&mut source.node, limits::SOURCE_BYTES_MAX);
+            shorten(&mut source.reason, limits::REASON_BYTES_MAX);
+        }
         all.push(sources::alertmanager(self.derive.alerted_at(), self.settings.detect().webhook_off));
         all.extend(sources::watches(&self.heard.ages(), self.clock.now().map(|(now, _)| now)));
         all
@@ -297,12 +327,19 @@ impl Deps {
         let local = self.config.borrow().clone().unwrap_or_default();
         let errors = match gpuheal_spoke_core::ceiling::parse(&local.yaml) {
             Ok(_) => Vec::new(),
-            Err(errors) => errors.iter().take(ERRORS_MAX).map(ToString::to_string).collect(),
+            Err(errors) => {
+                errors.iter().take(ERRORS_MAX).map(|error| clip(&error.to_string(), limits::REASON_BYTES_MAX).to_owned()).collect()
+            }
         };
         let yaml = config::narrowed(&local.yaml, self.flags);
         let fits = yaml.len() <= limits::ENVELOPE_BYTES_MAX;
         v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { yaml } else { String::new() }, errors }
     }
+}
+
+fn shorten(text: &mut String, bytes_max: usize) {
+    let fits = clip(text, bytes_max).len();
+    text.truncate(fits);
 }
 
 /// Where a body says what it is, for tests and the log.

@@ -36,8 +36,8 @@ use crate::{
     },
 };
 
-/// Parts of one snapshot: 64 of 500 nodes are 32,000 nodes in a cluster, six times what Kubernetes supports.
-const PARTS_MAX: u32 = 64;
+/// Parts of one snapshot.
+const PARTS_MAX: u32 = limits::SNAPSHOT_PARTS_MAX as u32;
 
 /// The end of the year 9999: later moments are somebody's mistake, and Postgres has no room for all of them.
 const MOMENT_MS_MAX: i64 = 253_402_300_799_999;

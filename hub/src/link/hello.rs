@@ -5,13 +5,12 @@ use std::time::Instant;
 use gpuheal_proto::{
     bytes_text::clip,
     ids::{ClusterId, CommandId, ParseIdError, ReplicaId, StreamId},
+    limits,
     link::v1,
 };
 
 use super::skew::Wall;
 
-/// Journals that a replica may still hold: its own and those it found, with room for a few crashes.
-const JOURNALS_MAX: usize = 8;
 /// Names of optional messages.
 const CAPS_MAX: usize = 64;
 /// A version or a capability's name.
@@ -107,7 +106,7 @@ impl Hello {
         if hello.caps.len() > CAPS_MAX || hello.caps.iter().any(|cap| cap.len() > WORD_BYTES_MAX) {
             return Err(Error::Field { field: "caps" });
         }
-        if hello.journals.len() > JOURNALS_MAX {
+        if hello.journals.len() > limits::JOURNALS_NAMED_MAX {
             return Err(Error::Field { field: "journals" });
         }
         Ok(Self {

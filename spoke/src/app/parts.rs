@@ -159,6 +159,7 @@ impl Parts {
             clock: Arc::clone(&clock),
             rounds: Arc::clone(&rounds),
             journal: journal.depth(),
+            metrics: Arc::clone(&metrics),
             cadence: state::Cadence::default(),
             out: states_tx,
         };

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::{Deps, auth, body, refusal, unavailable};
 use crate::link::Ask;
 
-/// A request is a few hundred bytes.
+/// A request is a few hundred bytes; what is larger is answered 413 here, and no message to the hub comes near its limit.
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 128;

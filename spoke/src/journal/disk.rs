@@ -26,12 +26,9 @@ use super::{
 
 use compact::Level;
 use held::{checkpoint, keep};
-use load::{Loaded, drop_oldest, load, new_stream_id};
+use load::{Loaded, load, new_stream_id};
 pub use read::Chunk;
 pub(super) use read::chunk;
-
-/// Most streams that are kept: what Hello may name.
-pub(super) const STREAMS_MAX: usize = 8;
 
 /// One file: consecutive numbers of a stream.
 #[derive(Debug)]
@@ -93,7 +90,7 @@ pub(super) struct Disk {
     held: BTreeMap<String, Bytes>,
     /// Nobody kept a journal here before, or it is gone.
     began_new: bool,
-    /// Faults were lost of which no gap can tell.
+    /// Faults may have been lost of which no gap can tell.
     lost_untold: bool,
     /// Faults that the hub did not have and that were given up since this process started, by class.
     given_up: BTreeMap<String, u64>,
@@ -110,7 +107,8 @@ impl Disk {
         fs::create_dir_all(dir).map_err(fail("create the directory"))?;
         let lock = File::create(dir.join("lock")).map_err(fail("create the lock"))?;
         lock.try_lock().map_err(|_| Error::InUse)?;
-        let Loaded { mut streams, held, resumable, next_index, nothing } = load(dir).map_err(fail("read the segments"))?;
+        let Loaded { mut streams, held, resumable, next_index, nothing, lost_untold } =
+            load(dir).map_err(fail("read the segments"))?;
         let generation = streams.last().map_or(1, |stream| stream.generation + 1);
         if !resumable {
             streams.push(Stream { id: new_stream_id()?, generation, segments: Vec::new(), acked: Vec::new() });
@@ -122,7 +120,7 @@ impl Disk {
             file: lock.try_clone().map_err(fail("open"))?,
             held,
             began_new: nothing,
-            lost_untold: false,
+            lost_untold,
             given_up: BTreeMap::new(),
             next_index,
             _lock: lock,
@@ -137,7 +135,6 @@ impl Disk {
         // Only now is what is held written anew. First what is empty, or a process that dies again and again, and finds nothing,
         // would push out what still waits for a hub.
         disk.trim(Duration::ZERO, disk.limits.keep_acked);
-        disk.lost_untold = drop_oldest(&mut disk.streams);
         Ok(disk)
     }
 
@@ -157,7 +154,7 @@ impl Disk {
         self.began_new
     }
 
-    /// Whether faults were lost at the start of which no gap can tell.
+    /// Whether faults may have been lost, as the start found, of which no gap can tell.
     pub(super) const fn lost_untold(&self) -> bool {
         self.lost_untold
     }

@@ -158,6 +158,11 @@ impl Records<'_> {
     pub(super) const fn damaged(&self) -> bool {
         self.damaged
     }
+
+    /// Where the next one is looked for.
+    pub(super) const fn at(&self) -> usize {
+        self.at
+    }
 }
 
 impl Iterator for Records<'_> {

@@ -48,6 +48,8 @@ pub(super) struct Scan {
     pub(super) closed: bool,
     /// Some bytes in it are no record.
     pub(super) damaged: bool,
+    /// Such bytes are its last: no record after them says how many numbers they held.
+    pub(super) frayed: bool,
     /// Highest number in it that is lost; 0: none. Where damage took no number that is known of, its last one.
     pub(super) lost_upto: u64,
     /// Size on disk.
@@ -63,9 +65,12 @@ pub(super) fn scan(path: &Path, first_seq: u64) -> io::Result<Scan> {
 pub(super) fn scan_bytes(bytes: &[u8], first_seq: u64) -> Scan {
     let mut out = Scan { first_seq, next_seq: first_seq, bytes: bytes.len() as u64, ..Scan::default() };
     let mut records = record::all(bytes);
-    for (record, at) in records.by_ref() {
+    let mut whole_upto = 0;
+    while let Some((record, at)) = records.next() {
         out.take(record, at as u64);
+        whole_upto = records.at();
     }
+    out.frayed = whole_upto < bytes.len();
     // Not even its head reached the disk.
     out.damaged = records.damaged() || bytes.is_empty();
     if out.damaged {

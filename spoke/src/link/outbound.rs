@@ -1,15 +1,17 @@
 //! What this spoke says: control before statuses before bulk, yet bulk at least once in sixteen. Heartbeats go out on
-//! time and at once when the leadership changes. A message over the limit is set aside and counted, and blocks nothing.
+//! time and at once when the leadership changes, however much else waits. Sizes are looked at where messages are made; one over the
+//! limit that comes here all the same is a defect: it is set aside and counted, and blocks nothing.
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gpuheal_proto::{
     limits,
     link::v1::{self, attach_request::Message},
 };
 use prost::Message as _;
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, Interval, MissedTickBehavior},
 };
 
@@ -18,7 +20,11 @@ use super::{
     session::{Shared, wire_head},
     waiting::Waiting,
 };
-use crate::{clock, metrics, ports::Seen, send};
+use crate::{
+    clock, metrics,
+    ports::{Attachment, Leadership, Seen},
+    send,
+};
 
 /// Urgent messages in a row before bulk has its turn.
 const URGENT_RUN_MAX: u32 = 15;
@@ -44,6 +50,40 @@ pub(super) fn heartbeat(deps: &Deps) -> v1::Heartbeat {
 /// of them before it commands anything on the strength of it.
 pub(super) fn proof(deps: &Deps, seen: &Seen) -> Option<u64> {
     deps.leadership.borrow().transitions().filter(|reign| seen.whole_in == Some(*reign))
+}
+
+/// What a heartbeat may have to tell at once.
+struct News {
+    leadership: watch::Receiver<Leadership>,
+    seen: watch::Receiver<Seen>,
+    attachment: watch::Receiver<Attachment>,
+}
+
+impl News {
+    fn of(deps: &Deps) -> Self {
+        Self { leadership: deps.leadership.clone(), seen: deps.seen.clone(), attachment: deps.attachment.subscribe() }
+    }
+
+    /// Whether there is any, once. Whose sender is gone says nothing new.
+    fn take(&mut self) -> bool {
+        let is = self.leadership.has_changed().unwrap_or(false)
+            || self.seen.has_changed().unwrap_or(false)
+            || self.attachment.has_changed().unwrap_or(false);
+        self.leadership.mark_unchanged();
+        self.seen.mark_unchanged();
+        self.attachment.mark_unchanged();
+        is
+    }
+
+    /// Until there is some.
+    async fn wait(&mut self) {
+        tokio::select! {
+            Ok(()) = self.leadership.changed() => {}
+            Ok(()) = self.seen.changed() => {}
+            Ok(()) = self.attachment.changed() => {}
+            else => std::future::pending().await,
+        }
+    }
 }
 
 /// The writing loop.
@@ -83,14 +123,13 @@ impl<'a> Outbound<'a> {
     /// Until the stream takes nothing more.
     pub(super) async fn run(mut self, lanes: &mut Lanes) -> End {
         let mut head = self.deps.journal.head();
-        let (mut leadership, mut seen) = (self.deps.leadership.clone(), self.deps.seen.clone());
-        let mut attachment = self.deps.attachment.subscribe();
+        let mut news = News::of(self.deps);
         loop {
-            match self.ready(lanes).await {
+            match self.next(lanes, &mut news).await {
                 Err(error) => return End::Failed(error),
                 Ok(Some(message)) => {
-                    if self.put(message).await.is_err() {
-                        return End::Failed(Error::Ended);
+                    if let Err(error) = self.put(message).await {
+                        return End::Failed(error);
                     }
                     continue;
                 }
@@ -105,20 +144,33 @@ impl<'a> Outbound<'a> {
                 Some(batch) = lanes.evidence.recv() => Some(Message::Evidence(batch)),
                 Ok(()) = head.changed() => None,
                 () = self.shared.moved.notified() => None,
-                Ok(()) = leadership.changed() => self.beat_if_news(),
-                Ok(()) = seen.changed() => self.beat_if_news(),
-                Ok(()) = attachment.changed() => self.beat_if_news(),
+                () = news.wait() => self.beat_if_news(),
                 _ = self.ticks.tick() => match self.alive() {
                     Ok(()) => Some(self.beat()),
                     Err(error) => return End::Failed(error),
                 },
             };
             if let Some(message) = message
-                && self.put(message).await.is_err()
+                && let Err(error) = self.put(message).await
             {
-                return End::Failed(Error::Ended);
+                return End::Failed(error);
             }
         }
+    }
+
+    /// What goes out now: first what has its time, which no traffic may hold up, or a hub would take us for dead, and us for a
+    /// standby, while we say so much.
+    async fn next(&mut self, lanes: &mut Lanes, news: &mut News) -> Result<Option<Message>, Error> {
+        if self.ticks.tick().now_or_never().is_some() {
+            self.alive()?;
+            return Ok(Some(self.beat()));
+        }
+        if news.take()
+            && let Some(beat) = self.beat_if_news()
+        {
+            return Ok(Some(beat));
+        }
+        self.ready(lanes).await
     }
 
     /// What can be sent without waiting.

@@ -116,7 +116,7 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
         boot_id: boot_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         caps: Vec::new(),
-        journals: heads.iter().map(|(stream, next_seq)| wire_head(stream, *next_seq)).collect(),
+        journals: named(heads).iter().map(|(stream, next_seq)| wire_head(stream, *next_seq)).collect(),
         trust_version: seen.trust_version,
         hub_term_seen: seen.hub_term,
         journal_new: deps.journal.began_new(),
@@ -128,6 +128,11 @@ fn hello(deps: &Deps, identity: &Identity, boot_id: &str, heads: &[(StreamId, u6
         wall_unix_ms: clock::wall().unix_ms(),
         lease_transitions,
     }
+}
+
+/// Those that Hello has room for. Of the others the hub says nothing, so they are sent from their first number on.
+fn named(heads: &[(StreamId, u64)]) -> &[(StreamId, u64)] {
+    &heads[heads.len().saturating_sub(limits::JOURNALS_NAMED_MAX)..]
 }
 
 fn welcomed(deps: &Deps, welcome: &v1::Welcome, rtt: Duration) {

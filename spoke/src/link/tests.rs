@@ -87,11 +87,23 @@ fn spoke_with(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, jou
 
 /// One that takes a silent hub for dead after so long.
 fn spoke_patient(url: &str, identity: &std::path::Path, dir: tempfile::TempDir, journal: Journal, dead_after: Duration) -> Spoke {
+    spoke_saying(url, identity, (dir, journal), dead_after, Vec::new())
+}
+
+/// One that has all of this to report from its beginning.
+fn spoke_saying(
+    url: &str,
+    identity: &std::path::Path,
+    (dir, journal): (tempfile::TempDir, Journal),
+    dead_after: Duration,
+    reports: Vec<v1::CommandStatus>,
+) -> Spoke {
     let (leadership, leading) = watch::channel(Leadership::Standby);
     let (seen_tx, seen) = watch::channel(Seen::default());
     let (down_tx, down) = mpsc::channel(1);
     let (attachment_tx, attachment) = watch::channel(Attachment::default());
-    let (statuses_tx, statuses) = mpsc::channel(4);
+    let (statuses_tx, statuses) = mpsc::channel(reports.len().max(4));
+    reports.into_iter().for_each(|report| statuses_tx.try_send(report).unwrap());
     let (states_tx, states) = mpsc::channel(4);
     let (evidence_tx, evidence) = mpsc::channel(4);
     let (asks_tx, asks) = mpsc::channel(4);
@@ -335,6 +347,37 @@ async fn becoming_leader_is_told_at_once() {
     assert_eq!(session.beat_with(None).await.lease_transitions, None);
 }
 
+#[tokio::test]
+async fn no_traffic_holds_up_a_heartbeat_nor_the_word_of_who_leads() {
+    const REPORTS: usize = 4000;
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(dir.path(), journal::Limits::default()).unwrap();
+    // More than any buffer between the two holds: 4 MB.
+    let report = v1::CommandStatus { reason: "x".repeat(1000), ..v1::CommandStatus::default() };
+    let reports = vec![report; REPORTS];
+    let spoke = spoke_saying(&hub.url, hub.identity.path(), (dir, journal), limits::DEAD_AFTER, reports);
+    let mut session = hub.session().await;
+    session.welcome(&[], 1024).await;
+    let (mut heard, mut first_beat, mut told) = (0, None, None);
+    while heard < REPORTS {
+        match session.any().await {
+            Up::Heartbeat(beat) => {
+                first_beat.get_or_insert(heard);
+                told = told.or(beat.lease_transitions.map(|_| heard));
+            }
+            Up::CommandStatus(_) => heard += 1,
+            other => panic!("neither: {other:?}"),
+        }
+        if heard == 100 {
+            spoke.seen.send_replace(Seen { whole_in: Some(4), ..Seen::default() });
+            spoke.leadership.send_replace(Leadership::Leading { lease_transitions: 4 });
+        }
+    }
+    assert!(first_beat.is_some_and(|after| after < REPORTS / 2), "a sign of life comes between the reports: {first_beat:?}");
+    assert!(told.is_some_and(|after| after < REPORTS / 2), "and so does the word of who leads: {told:?}");
+}
+
 /// Failure table, row 18.
 #[tokio::test]
 async fn a_leader_proves_itself_only_once_it_knows_all_that_its_cluster_has_seen() {
@@ -526,6 +569,33 @@ async fn what_the_journal_has_lost_is_told_as_a_gap_and_its_ack_lets_the_stream_
     session.welcome(&[(&stream, 2)], 1024).await;
     assert_eq!(session.batch().await.first_seq, 2);
     session.ack(&stream, 3, 1024).await;
+    soon(spoke.journal.depth().wait_for(|depth| depth.unacked == 0)).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_more_journals_than_a_hello_has_room_for_all_are_sent() {
+    let mut hub = TestHub::start(&Pki::new(), "spiffe://dev.gpuheal/hub").await;
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..limits::JOURNALS_NAMED_MAX + 3 {
+        let journal = loop {
+            match Journal::open(dir.path(), journal::Limits::default()) {
+                Err(journal::Error::InUse) => tokio::time::sleep(Duration::from_millis(2)).await,
+                opened => break opened.unwrap().0,
+            }
+        };
+        journal.append(&[fault(&n.to_string())], vec![]).await.unwrap();
+    }
+    let spoke = spoke_over(&hub.url, hub.identity.path(), dir, journal::Limits::default()).await;
+    let mut session = hub.session().await;
+    assert_eq!(session.hello.journals.len(), limits::JOURNALS_NAMED_MAX);
+    let written = spoke.journal.head().borrow().stream.to_string();
+    assert_eq!(session.hello.journals.last().unwrap().stream_id, written, "the last is written");
+    session.welcome(&[], 1024).await;
+    for n in 0..limits::JOURNALS_NAMED_MAX + 3 {
+        let batch = session.batch().await;
+        assert_eq!((batch.first_seq, batch.faults[0].code.as_str()), (1, n.to_string().as_str()));
+        session.ack(&batch.stream_id, 1, 1024).await;
+    }
     soon(spoke.journal.depth().wait_for(|depth| depth.unacked == 0)).await.unwrap();
 }
 

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use gpuheal_proto::{
+    bytes_text::clip,
     kubernetes::{ANNOTATION_LAST_PROCESS_TIME, ANNOTATION_PROCESS_ID, LABEL_OPT_OUT, LABEL_STATUS, STATUS_FAULTY},
     link::v1,
     time::parse_rfc3339,
@@ -41,6 +42,11 @@ const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 const PODS_MAX: usize = 256;
 /// Labels told per node.
 const LABELS_MAX: usize = 64;
+/// GPUs told per node: eight times what the largest have.
+const GPUS_MAX: usize = 128;
+/// Texts that no API server bounds, of a node and of a pod's owner: a kind and a name are 317 bytes at most. With 256 pods of 800 bytes each a
+/// node is 256 KiB at most, half of what a part may hold.
+const TEXT_BYTES_MAX: usize = 320;
 
 /// A node with GPUs, or with a mark of ours.
 #[must_use]
@@ -55,7 +61,7 @@ pub fn is_gpu_node(node: &NodeEntry) -> bool {
 pub fn node_state(
     node: &NodeEntry,
     pods: &[Arc<PodEntry>],
-    gpus: Vec<v1::GpuRef>,
+    mut gpus: Vec<v1::GpuRef>,
     extra_labels: &[String],
     ours: Option<bool>,
 ) -> v1::NodeState {
@@ -64,10 +70,11 @@ pub fn node_state(
     let mut pods: Vec<_> = pods.iter().map(|pod| pod_summary(pod)).collect();
     pods.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     pods.truncate(PODS_MAX);
+    gpus.truncate(GPUS_MAX);
     v1::NodeState {
         name: node.name.to_string(),
         uid: node.uid.to_string(),
-        boot_id: node.boot_id.to_string(),
+        boot_id: clip(&node.boot_id, TEXT_BYTES_MAX).to_owned(),
         created_unix_ms: node.created_unix_ms,
         labels: labels(node, extra_labels),
         gpus,
@@ -109,17 +116,18 @@ fn mark(node: &NodeEntry, facts: &NodeFacts, ours: Option<bool>) -> Option<v1::M
         labelled,
         tainted,
         cordoned_by_us,
-        incident_id: node.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default().to_owned(),
+        incident_id: clip(node.annotation(ANNOTATION_PROCESS_ID).unwrap_or_default(), TEXT_BYTES_MAX).to_owned(),
         last_process_unix_ms: last_process.map_or(0, gpuheal_proto::time::Timestamp::unix_ms),
     })
 }
 
 fn pod_summary(pod: &PodEntry) -> v1::PodSummary {
+    let owner = pod.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default();
     v1::PodSummary {
         namespace: pod.namespace.to_string(),
         name: pod.name.to_string(),
         uid: pod.uid.to_string(),
-        owner: pod.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default(),
+        owner: clip(&owner, TEXT_BYTES_MAX).to_owned(),
         gpus: pod.gpus,
     }
 }

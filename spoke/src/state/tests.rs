@@ -23,6 +23,7 @@ struct Teller {
     config: watch::Sender<Option<LocalConfig>>,
     seen: watch::Sender<Seen>,
     rounds: Arc<Rounds>,
+    metrics: Arc<Metrics>,
     cancel: CancellationToken,
 }
 
@@ -41,14 +42,19 @@ async fn teller(nodes: &[&str]) -> Teller {
 }
 
 async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
+    teller_over(nodes, flags, cadence, 16).await
+}
+
+/// Over a lane of so many messages.
+async fn teller_over(nodes: &[&str], flags: Flags, cadence: Cadence, lane: usize) -> Teller {
     let mut cluster = TestCluster::new().await;
     nodes.iter().for_each(|name| cluster.node(name, &json!({})));
-    let (out_tx, out) = mpsc::channel(16);
+    let (out_tx, out) = mpsc::channel(lane);
     let (config, configured) = watch::channel(Some(LocalConfig::default()));
     let (seen, hand) = watch::channel(Seen::default());
     let clock = HubClock::new();
     clock.set(SERVER_TIME, Duration::ZERO);
-    let (cancel, rounds) = (CancellationToken::new(), Rounds::new());
+    let (cancel, rounds, metrics) = (CancellationToken::new(), Rounds::new(), Metrics::new());
     let deps = Deps {
         nodes: cluster.nodes.clone(),
         touched: Arc::clone(&cluster.touched),
@@ -63,11 +69,12 @@ async fn teller_with(nodes: &[&str], flags: Flags, cadence: Cadence) -> Teller {
         clock,
         rounds: Arc::clone(&rounds),
         journal: cluster.journal.depth(),
+        metrics: Arc::clone(&metrics),
         cadence,
         out: out_tx,
     };
     tokio::spawn(run(deps, cancel.clone()));
-    Teller { cluster, out, config, seen, rounds, cancel }
+    Teller { cluster, out, config, seen, rounds, metrics, cancel }
 }
 
 impl Teller {
@@ -128,6 +135,32 @@ async fn the_hub_hears_all_first_and_then_only_what_changed() {
     assert_eq!(names(&delta.changed), ["n2"]);
     assert_eq!(delta.changed[0].gpu_pods[0].gpus, 2);
     assert_eq!((delta.config, delta.gone_uids.len()), (None, 0));
+}
+
+#[tokio::test]
+async fn a_part_whose_nodes_have_grown_over_the_limit_is_not_sent_and_all_is_told_by_their_sizes_as_they_are() {
+    let all: Vec<String> = (0..1100).map(|n| format!("n{n:04}")).collect();
+    let nodes: Vec<&str> = all.iter().map(String::as_str).collect();
+    let mut teller = teller_over(&nodes, Flags::default(), Cadence::default(), 1).await;
+    // The first is read, the second is on the lane or the third would be made: not before there is room.
+    let first = teller.snapshot().await;
+    assert_eq!((first.part, first.parts), (1, 3));
+    for name in &nodes[1000..] {
+        teller.cluster.node(name, &json!({"metadata": {"labels": {"pool": "x".repeat(12_000)}}}));
+    }
+    let (mut heard, mut anew) = (BTreeSet::new(), false);
+    while heard.len() < nodes.len() {
+        let (_, state) = teller.next().await;
+        assert!(fits(&state).is_ok());
+        let Some(Body::Snapshot(part)) = state.body else { panic!("a snapshot first") };
+        if part.part == 1 {
+            (heard, anew) = (BTreeSet::new(), true);
+        } else if !anew {
+            continue;
+        }
+        heard.extend(part.nodes.into_iter().map(|node| node.name));
+    }
+    assert_eq!(teller.metrics.get(metrics::LINK_DROPPED, &[("reason", "too large"), ("lane", "state")]), Some(1.0));
 }
 
 #[tokio::test]
@@ -371,7 +404,7 @@ async fn what_the_flags_narrow_is_told_as_part_of_the_owners_config() {
 #[test]
 fn a_large_cluster_is_told_in_parts_that_fit_and_hold_each_node_once() {
     let nodes = (0..1201).map(|n| (Arc::from(format!("n{n:04}")), 1000));
-    let parts = parts::snapshot(nodes, &v1::ClusterConfig::default(), vec![]);
+    let parts = parts::snapshot(nodes, &v1::ClusterConfig::default(), vec![]).unwrap();
     let state = |name: &str| Some(v1::NodeState { name: name.to_owned(), ..Default::default() });
     let body = |part: Part| if let Body::Snapshot(part) = part.body(state) { part } else { panic!("a snapshot") };
     let parts: Vec<_> = parts.into_iter().map(body).collect();

@@ -11,7 +11,7 @@ use gpuheal_proto::ids::StreamId;
 
 use super::{
     super::{Error, segment},
-    STREAMS_MAX, Segment, Stream,
+    Segment, Stream,
     held::keep,
     trim::remove,
 };
@@ -29,6 +29,8 @@ pub(super) struct Loaded {
     pub(super) next_index: u64,
     /// There was no segment: nobody kept a journal here before, or it is gone.
     pub(super) nothing: bool,
+    /// A stream ends in damage: what was there, and whether anything was, no number tells.
+    pub(super) lost_untold: bool,
 }
 
 pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
@@ -47,6 +49,7 @@ pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
     let next_index = names.iter().map(|name| name.3 + 1).max().unwrap_or(0);
     let mut streams: Vec<Stream> = Vec::new();
     let (mut held, mut clean, mut closed) = (BTreeMap::new(), true, false);
+    let mut frayed: BTreeMap<StreamId, bool> = BTreeMap::new();
     for (generation, id, first_seq, _, path) in names {
         let scan = segment::scan(&path, first_seq)?;
         if streams.last().is_none_or(|stream| stream.id != id) {
@@ -54,6 +57,8 @@ pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
             clean = true;
         }
         let stream = streams.last_mut().expect("one was just pushed");
+        // Where another segment follows, its first number tells.
+        frayed.insert(stream.id.clone(), scan.frayed);
         clean &= !scan.damaged && stream.segments.last().is_none_or(|before| before.next_seq == scan.first_seq);
         closed = scan.closed;
         for (key, value) in scan.held {
@@ -64,7 +69,11 @@ pub(super) fn load(dir: &Path) -> io::Result<Loaded> {
     }
     bridge(&mut streams);
     let resumable = clean && closed && !streams.is_empty();
-    Ok(Loaded { streams, held, resumable, next_index, nothing })
+    let lost_untold = frayed.into_values().any(|frayed| frayed);
+    if lost_untold {
+        tracing::warn!("the journal ends in damage, what still stands is told again");
+    }
+    Ok(Loaded { streams, held, resumable, next_index, nothing, lost_untold })
 }
 
 /// Where a segment ends below the start of the next, the numbers between were given and are lost: they belong to the
@@ -79,19 +88,6 @@ fn bridge(streams: &mut [Stream]) {
             }
         }
     }
-}
-
-/// Streams beyond what Hello may name: the oldest go. True when one went.
-pub(super) fn drop_oldest(streams: &mut Vec<Stream>) -> bool {
-    let dropped = streams.len() > STREAMS_MAX;
-    while streams.len() > STREAMS_MAX {
-        let stream = streams.remove(0);
-        tracing::error!(stream.id = %stream.id, stream.next_seq = stream.next_seq(), "journal stream dropped, too many are held");
-        for segment in stream.segments {
-            remove(&segment.path);
-        }
-    }
-    dropped
 }
 
 /// Generation, stream, first number and index.

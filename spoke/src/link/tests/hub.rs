@@ -152,7 +152,8 @@ impl Session {
         self.send(Answer::FaultAck(v1::FaultAck { stream_id: stream.to_owned(), persisted_upto, credit, resume: false })).await;
     }
 
-    async fn any(&mut self) -> Up {
+    /// The next message.
+    pub(super) async fn any(&mut self) -> Up {
         soon(self.up.message()).await.unwrap().unwrap().message.unwrap()
     }
 
