@@ -166,7 +166,7 @@ impl Inner {
         let left = peer.not_after().since(clock::now());
         let owner = registry::Owner { cluster: cluster.clone(), replica: hello.replica.clone(), generation: attached.generation };
         let session = Session::new(owner, peer.certificate().clone(), lanes, attached.hub_term, end);
-        session.set_lease(hello.lease_transitions);
+        session.prove(hello.lease_transitions, attached.hub_term);
         session.set_clock_apart(clock_apart(&hello, attached.clock_skew_ms));
         let session = Arc::new(session);
         tracing::info!(

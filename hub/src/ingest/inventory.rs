@@ -260,7 +260,7 @@ async fn apply(pool: &PgPool, from: &Origin, change: Change) -> Result<Taken, Er
     let all = taken_over && !head.taken_over;
     let concern = nodes_of_concern(&mut tx, cluster, (!all).then_some(touched.as_slice())).await?;
     judgements_ask(&mut tx, &concern, "cluster state").await?;
-    let mut entries = regression(&mut tx, cluster, head.adopting).await?;
+    let mut entries = regression(&mut tx, cluster, &head).await?;
     if change.whole || !gone.is_empty() {
         entries.push(entry(cluster, &state, rows.len(), &gone));
     }
@@ -291,21 +291,24 @@ async fn differs(conn: &mut PgConnection, cluster: &ClusterId, told: &v1::StateD
 }
 
 /// A node that carries a higher plan revision than this database ever gave out proves that commits were lost: the epoch of
-/// the database rises, and what the cluster shows is taken over. When the epoch rose since this cluster was taken over last
-/// the loss is known: raising it again for each cluster would have the whole fleet taken over as often as it has clusters.
-async fn regression(conn: &mut PgConnection, cluster: &ClusterId, adopting: bool) -> Result<Vec<Entry>, Error> {
+/// the database rises, and what the cluster shows is taken over. When the epoch rose since this cluster was taken over last, or
+/// while its state was taken, the loss is known: raising it again for each cluster would have the whole fleet taken over as often as
+/// it has clusters.
+async fn regression(conn: &mut PgConnection, cluster: &ClusterId, head: &StateHead) -> Result<Vec<Entry>, Error> {
     let nodes = plan_revs_adopt(conn, cluster).await?;
     if nodes == 0 {
         return Ok(Vec::new());
     }
-    if adopting {
-        tracing::warn!(cluster.id = %cluster, nodes, "plan revisions that were lost with the database's commits are taken over");
-        return Ok(Vec::new());
+    if !head.adopting {
+        let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");
+        let raised = term_raise(conn, head.hub_term, 0, &reason, ("hub/ingest", format!("cluster/{cluster}"))).await?;
+        if let Some((term, entry)) = raised {
+            tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
+            return Ok(vec![entry]);
+        }
     }
-    let reason = format!("{nodes} nodes of cluster {cluster} carry plan revisions that this database never gave out");
-    let (term, entry) = term_raise(conn, 0, &reason, ("hub/ingest", format!("cluster/{cluster}"))).await?;
-    tracing::error!(cluster.id = %cluster, nodes, hub.term = term, "the database has lost commits: its epoch is raised");
-    Ok(vec![entry])
+    tracing::warn!(cluster.id = %cluster, nodes, "plan revisions that were lost with the database's commits are taken over");
+    Ok(Vec::new())
 }
 
 fn entry(cluster: &ClusterId, state: &StateMove, nodes: usize, gone: &[String]) -> Entry {
@@ -498,7 +501,7 @@ mod tests {
             sources: Vec::new(),
             digest: None,
         };
-        let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false, taken_over: true };
+        let head = |lease_transitions, seq| StateHead { lease_transitions, seq, adopting: false, taken_over: true, hub_term: 1 };
         let unfit = |lease, seq, whole, head| super::unfit(&change(lease, seq, whole), &head);
         assert_eq!(unfit(2, 8, false, head(2, 7)), None);
         assert_eq!(unfit(2, 9, false, head(2, 7)), Some(Taken::Unfounded), "one between was set aside");

@@ -82,8 +82,6 @@ impl Guard {
             "the database's epoch has risen: every cluster is asked for all that it has"
         );
         for session in behind {
-            // Its proof is of before: the next beat, which the question brings, shows the numbers that its cluster has seen.
-            session.set_lease(None);
             // A lane without room belongs to a spoke that does not read. It would never be asked again: the next session asks.
             if session.offer(Lane::Control, Message::Resync(super::all_under(term))).is_err() {
                 session.finish("stalled", Some(goaway("it could not be asked for all that it has")));

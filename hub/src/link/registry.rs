@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -30,6 +30,14 @@ use crate::{
 /// Stands for "does not lead".
 const NO_LEASE: i64 = -1;
 
+/// What a session proved of its leadership, and under which epoch it counts.
+#[derive(Clone, Copy, Debug)]
+struct Proof {
+    lease: Option<u64>,
+    /// The epoch of the database under which its cluster was taken over when it attached, or that it was asked for all under.
+    term: u64,
+}
+
 /// Whose a stream is, and in which generation.
 #[derive(Clone, Debug)]
 pub(super) struct Owner {
@@ -45,8 +53,7 @@ pub struct Session {
     certificate: Certificate,
     lanes: Lanes,
     end: CancellationToken,
-    /// Proof of leadership, or [`NO_LEASE`].
-    lease: AtomicI64,
+    proof: Mutex<Proof>,
     heard: Mutex<Instant>,
     /// When it was last noted in the database that it lives.
     noted: Mutex<Option<Timestamp>>,
@@ -58,8 +65,6 @@ pub struct Session {
     clock_apart: AtomicBool,
     /// A heartbeat of its has raised the epoch.
     raised: AtomicBool,
-    /// The epoch of the database under which its cluster was taken over when it attached, or that it was asked for all under.
-    term: AtomicU64,
     cause: OnceLock<&'static str>,
 }
 
@@ -70,14 +75,13 @@ impl Session {
             certificate,
             lanes,
             end,
-            lease: AtomicI64::new(NO_LEASE),
+            proof: Mutex::new(Proof { lease: None, term }),
             heard: Mutex::new(Instant::now()),
             noted: Mutex::new(None),
             busy: AtomicBool::new(false),
             head: Mutex::new(None),
             clock_apart: AtomicBool::new(false),
             raised: AtomicBool::new(false),
-            term: AtomicU64::new(term),
             cause: OnceLock::new(),
         }
     }
@@ -87,9 +91,19 @@ impl Session {
         self.raised.swap(true, Relaxed)
     }
 
-    /// It is to be asked for all that it has under this epoch; false when it was, or attached under it.
+    /// It is to be asked for all that it has under this epoch; false when it was, or attached under it. What it proved before counts no
+    /// more: the next beat, which the question brings, shows the numbers that its cluster has seen.
     pub(super) fn to_be_asked_under(&self, term: u64) -> bool {
-        self.term.fetch_max(term, Relaxed) < term
+        let mut proof = self.proof();
+        let behind = proof.term < term;
+        if behind {
+            *proof = Proof { lease: None, term };
+        }
+        behind
+    }
+
+    fn proof(&self) -> MutexGuard<'_, Proof> {
+        self.proof.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its cluster.
@@ -135,12 +149,16 @@ impl Session {
     /// What it proved of its leadership.
     #[must_use]
     pub fn lease(&self) -> Option<u64> {
-        u64::try_from(self.lease.load(Relaxed)).ok()
+        self.proof().lease
     }
 
-    pub(super) fn set_lease(&self, lease: Option<u64>) {
-        let lease = lease.map_or(NO_LEASE, |transitions| i64::try_from(transitions).unwrap_or(i64::MAX));
-        self.lease.store(lease, Relaxed);
+    /// It proved so much, which was held against what its cluster has seen under this epoch. False, and nothing is proved, where it was
+    /// asked for all under a later one meanwhile: it says again what it has seen, and is believed then.
+    pub(super) fn prove(&self, lease: Option<u64>, checked_under: u64) -> bool {
+        let mut proof = self.proof();
+        let counts = lease.is_none() || checked_under >= proof.term;
+        proof.lease = lease.filter(|_| counts);
+        counts
     }
 
     /// Puts a message on a lane if there is room.
@@ -167,7 +185,7 @@ impl Session {
             cluster: self.owner.cluster.clone(),
             replica: self.owner.replica.to_string(),
             generation: i64::try_from(self.owner.generation).unwrap_or(i64::MAX),
-            lease_transitions: self.lease.load(Relaxed),
+            lease_transitions: self.lease().and_then(|lease| i64::try_from(lease).ok()).unwrap_or(NO_LEASE),
         }
     }
 
@@ -329,7 +347,7 @@ mod tests {
     fn session(cluster: &str, replica: &str, generation: u64, lease: Option<u64>) -> Arc<Session> {
         let (session, down) = Session::of(cluster, replica, generation);
         std::mem::forget(down);
-        session.set_lease(lease);
+        session.prove(lease, 1);
         session
     }
 
@@ -342,6 +360,21 @@ mod tests {
         let leading = registry.leading();
         assert_eq!(leading.len(), 1, "a cluster of standbys has no leader");
         assert_eq!(leading[0].replica().as_str(), "r1");
+    }
+
+    /// Failure table, row 18.
+    #[test]
+    fn a_proof_that_was_checked_before_the_epoch_rose_counts_no_more_once_the_session_was_asked_under_it() {
+        let session = session("a", "r0", 1, Some(4));
+        assert!(session.to_be_asked_under(2));
+        assert_eq!(session.lease(), None, "its proof is of before");
+        assert!(!session.prove(Some(5), 1), "checked before, and kept only now");
+        assert_eq!(session.lease(), None);
+        assert!(!session.to_be_asked_under(2), "once");
+        assert!(session.prove(Some(5), 2));
+        assert_eq!(session.lease(), Some(5));
+        assert!(session.prove(None, 1), "who no longer leads is believed");
+        assert_eq!(session.lease(), None);
     }
 
     #[test]

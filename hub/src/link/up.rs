@@ -29,6 +29,7 @@ use crate::{
         self, journal,
         pool::answered,
         session::{Lead, session_lead, settings_ack},
+        term::hub_term,
     },
 };
 
@@ -248,6 +249,8 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
     }
     let mut tx = inner.pool.begin().await.map_err(stage)?;
     let owner = (session.replica(), session.generation());
+    // Read before what it says is held against it: what is believed under this one is under any that may have come between.
+    let checked_under = hub_term(&mut tx).await?;
     match session_lead(&mut tx, session.cluster(), owner, beat.lease_transitions, Seen::told(beat)).await? {
         Lead::TakenOver => return Err(Error::Stale),
         Lead::Implausible { detail } => {
@@ -265,7 +268,10 @@ async fn heartbeat(inner: &Inner, session: &Session, beat: &v1::Heartbeat) -> Re
             }
         }
     }
-    session.set_lease(beat.lease_transitions);
+    if !session.prove(beat.lease_transitions, checked_under) {
+        tracing::info!(cluster.id = %session.cluster(), replica.id = %session.replica(), "the epoch has risen meanwhile: a proof of leadership is asked for anew");
+        return Ok(());
+    }
     inner.registry.leadership_moved();
     tracing::info!(
         cluster.id = %session.cluster(), replica.id = %session.replica(), lease.transitions = beat.lease_transitions, "leadership changed"

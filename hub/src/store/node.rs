@@ -37,6 +37,8 @@ pub struct StateHead {
     pub adopting: bool,
     /// All that it has is known here, under the epoch of the database.
     pub taken_over: bool,
+    /// That epoch.
+    pub hub_term: u64,
 }
 
 /// Reads and locks how far a cluster's state has been taken.
@@ -44,15 +46,16 @@ pub struct StateHead {
 /// # Errors
 /// When the database fails.
 pub async fn state_head_lock(conn: &mut PgConnection, cluster: &ClusterId) -> Result<StateHead, Error> {
-    let (lease, seq, adopting, taken_over): (i64, i64, bool, bool) = sqlx::query_as(
+    let (lease, seq, adopting, taken_over, hub_term): (i64, i64, bool, bool, i64) = sqlx::query_as(
         "SELECT c.state_lease_transitions, c.state_seq, COALESCE(c.taken_over_term, c.first_term) < h.hub_term, \
-         COALESCE(c.taken_over_term = h.hub_term, false) FROM clusters c, hub_state h WHERE c.cluster_id = $1 FOR UPDATE OF c",
+         COALESCE(c.taken_over_term = h.hub_term, false), h.hub_term FROM clusters c, hub_state h WHERE c.cluster_id = $1 FOR UPDATE OF c",
     )
     .bind(cluster.as_str())
     .fetch_one(conn)
     .await
     .label("cluster.state_head")?;
-    Ok(StateHead { lease_transitions: super::natural(lease), seq: super::natural(seq), adopting, taken_over })
+    let (lease_transitions, seq, hub_term) = (super::natural(lease), super::natural(seq), super::natural(hub_term));
+    Ok(StateHead { lease_transitions, seq, adopting, taken_over, hub_term })
 }
 
 /// What a state message says of the cluster itself.

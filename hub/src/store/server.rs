@@ -6,7 +6,12 @@
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use super::{Error, Labelled as _, judgement::judgements_ask_open, moment, natural, term::term_raise};
+use super::{
+    Error, Labelled as _,
+    judgement::judgements_ask_open,
+    moment, natural,
+    term::{hub_term, term_raise},
+};
 use crate::audit::{self, FLEET_CHAIN};
 
 /// Marks whose commit was tried and never answered, that are remembered: a hub that sees one of more takes it for a loss.
@@ -125,10 +130,19 @@ async fn recognise(
     run_note(conn).await?;
     // Above what this hub has seen: what a lost database was in must not come again, as where one backup is put back twice.
     let seen = seen.map_or(0, |seen| seen.term);
-    let (term, entry) = term_raise(conn, seen, reason, ("hub", "fleet".to_owned())).await?;
-    look.term = term;
-    let now = moment::now(conn).await?;
-    audit::append(conn, FLEET_CHAIN, &[entry], now).await?;
+    loop {
+        if let Some((term, entry)) = term_raise(conn, look.term, seen, reason, ("hub", "fleet".to_owned())).await? {
+            look.term = term;
+            let now = moment::now(conn).await?;
+            audit::append(conn, FLEET_CHAIN, &[entry], now).await?;
+            break;
+        }
+        // A cluster that has seen the loss raised it meanwhile: that is enough where it is above what this hub has seen.
+        look.term = hub_term(conn).await?;
+        if look.term > seen {
+            break;
+        }
+    }
     Ok(Recognised::MayHaveLost { term: look.term, reason })
 }
 

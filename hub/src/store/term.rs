@@ -39,27 +39,32 @@ pub async fn to_take_over(conn: &mut PgConnection) -> Result<(u64, i64), Error> 
 }
 
 /// Raises the epoch above what it is and above `seen`: what was issued before can no longer be mistaken for ours. Returns it, and
-/// what the audit is to say of it, by whom and of what.
+/// what the audit is to say of it, by whom and of what. Nothing where the epoch is no longer `read`, under which the loss showed:
+/// somebody else has raised it meanwhile, and one loss that several see at once raises it once.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn term_raise(
     conn: &mut PgConnection,
+    read: u64,
     seen: u64,
     reason: &str,
     (actor, subject): (&str, String),
-) -> Result<(u64, Entry), Error> {
-    let raised: i64 = sqlx::query_scalar(
-        "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2 RETURNING hub_term",
+) -> Result<Option<(u64, Entry)>, Error> {
+    let raised: Option<i64> = sqlx::query_scalar(
+        "UPDATE hub_state SET hub_term = GREATEST(hub_term, $1) + 1, raised_at = clock_timestamp(), reason = $2
+         WHERE hub_term = $3 RETURNING hub_term",
     )
     .bind(signed(seen))
     .bind(reason)
-    .fetch_one(conn)
+    .bind(signed(read))
+    .fetch_optional(conn)
     .await
     .label("hub_state.raise")?;
-    let term = natural(raised);
-    let body = json!({"term": term, "reason": reason});
-    Ok((term, Entry { kind: Kind::TermRaised, actor: actor.to_owned(), subject, incident: None, body }))
+    Ok(raised.map(natural).map(|term| {
+        let body = json!({"term": term, "reason": reason});
+        (term, Entry { kind: Kind::TermRaised, actor: actor.to_owned(), subject, incident: None, body })
+    }))
 }
 
 /// What the database knows of what a cluster says it has seen.
@@ -95,30 +100,36 @@ pub(super) async fn term_told(
     conn: &mut PgConnection,
     cluster: &ClusterId,
     says: Seen,
-    known: Known,
+    mut known: Known,
     now: Timestamp,
 ) -> Result<(u64, bool), Error> {
-    let Known { term, cmd_seq, twice } = known;
-    let lost = cmd_seq < says.cmd_seq;
-    if lost {
-        cmd_seq_adopt(conn, cluster, says.cmd_seq).await?;
-    }
     let seen = says.term.max(says.term_heard);
-    if term >= seen && !(term == says.term && (lost || twice)) {
-        return Ok((term, false));
+    loop {
+        let Known { term, cmd_seq, twice } = known;
+        let lost = cmd_seq < says.cmd_seq;
+        if lost {
+            cmd_seq_adopt(conn, cluster, says.cmd_seq).await?;
+        }
+        if term >= seen && !(term == says.term && (lost || twice)) {
+            return Ok((term, false));
+        }
+        let reason = if twice {
+            format!(
+                "cluster {cluster} has seen command {} under a number, {}, that this database gave to another",
+                named(says),
+                says.cmd_seq
+            )
+        } else {
+            format!("cluster {cluster} has seen term {seen} and command {}, this database has {term} and {cmd_seq}", says.cmd_seq)
+        };
+        let raised = term_raise(conn, term, seen, &reason, ("hub/link", format!("cluster/{cluster}"))).await?;
+        if let Some((raised, entry)) = raised {
+            audit::append(conn, chain_of(cluster), &[entry], now).await?;
+            return Ok((raised, true));
+        }
+        // Somebody raised it meanwhile: what the cluster has seen may prove no loss any more.
+        known = term_known(conn, cluster, says).await?;
     }
-    let reason = if twice {
-        format!(
-            "cluster {cluster} has seen command {} under a number, {}, that this database gave to another",
-            named(says),
-            says.cmd_seq
-        )
-    } else {
-        format!("cluster {cluster} has seen term {seen} and command {}, this database has {term} and {cmd_seq}", says.cmd_seq)
-    };
-    let (raised, entry) = term_raise(conn, seen, &reason, ("hub/link", format!("cluster/{cluster}"))).await?;
-    audit::append(conn, chain_of(cluster), &[entry], now).await?;
-    Ok((raised, true))
 }
 
 fn named(says: Seen) -> String {

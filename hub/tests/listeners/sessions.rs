@@ -1,5 +1,7 @@
 //! Attaching, being taken over, and what the next session starts from.
 
+use std::time::Duration;
+
 use gpuheal_hub::link::Seen;
 use gpuheal_proto::{
     fault::{FaultClass, NodeRef},
@@ -233,4 +235,46 @@ async fn a_fault_is_acked_while_a_status_before_it_waits() {
     assert_eq!(replica.next_of(answer).await, Some(1), "the fault's ack does not wait for the status");
     lock.rollback().await.unwrap();
     assert_eq!(replica.next_of(answer).await, Some(0), "the status is acked once it is kept");
+}
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn a_proof_that_was_checked_before_the_epoch_rose_and_is_kept_after_it_makes_no_leader() {
+    let hub = Hub::start_with_database().await;
+    let (mut replica, _) = Replica::attach(&hub, hello("alpha", "r0", None)).await.unwrap_or_else(|r| panic!("{r:?}"));
+    // What a beat says is checked; its commit waits until the epoch has risen and the session was asked under it.
+    for statement in [
+        "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$",
+        "CREATE CONSTRAINT TRIGGER waits AFTER UPDATE OF lease_transitions ON sessions DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW WHEN (NEW.lease_transitions IS NOT NULL) EXECUTE FUNCTION waits()",
+    ] {
+        sqlx::query(statement).execute(&hub.pool).await.unwrap();
+    }
+    let mut holds = hub.pool.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(4711)").execute(&mut *holds).await.unwrap();
+    let beat = || Up::Heartbeat(v1::Heartbeat { lease_transitions: Some(5), ..v1::Heartbeat::default() });
+    replica.send(beat()).await;
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    while sqlx::query_scalar::<_, i64>(waits).fetch_one(&hub.pool).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sqlx::query("UPDATE hub_state SET hub_term = hub_term + 1").execute(&hub.pool).await.unwrap();
+    let asked = |message| matches!(&message, Message::Resync(resync) if resync.all_under_term == 2).then_some(());
+    replica.next_of(asked).await.expect("it is asked for all that it has");
+    holds.commit().await.unwrap();
+    // Whatever was on its way before the answer to this has been taken.
+    let batch = v1::FaultBatch { stream_id: "stream-of-r0".into(), first_seq: 1, faults: vec![fault("alpha")] };
+    let kept = "SELECT count(*) FROM sessions WHERE lease_transitions = 5";
+    while sqlx::query_scalar::<_, i64>(kept).fetch_one(&hub.pool).await.unwrap() == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    replica.send(Up::FaultBatch(batch)).await;
+    let acked = |message| matches!(message, Message::FaultAck(_)).then_some(());
+    replica.next_of(acked).await.expect("the session goes on");
+    assert!(hub.registry.leading().is_empty(), "its numbers of now were not shown yet");
+    replica.send(beat()).await;
+    while hub.registry.leading().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -222,3 +222,29 @@ async fn a_plan_revision_that_was_never_given_out_raises_the_term_and_is_taken_o
     world.decide().await;
     assert_eq!(world.lines("SELECT hub_term::text FROM commands WHERE action <> 'notify' AND plan_rev > 7").await, ["2"]);
 }
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn several_clusters_whose_states_show_one_loss_at_once_raise_the_epoch_once() {
+    let world = World::healing(3).await;
+    let clusters = ["c1", "c2", "c3"].map(cluster);
+    for cluster in &clusters[1..] {
+        world.snapshot(cluster, vec![node(0)]).await;
+    }
+    let ahead = || vec![v1::NodeState { plan_revision: 7, ..node(0) }];
+    // Whoever holds the epoch lets all of them read it before the first may raise it.
+    let mut holds = world.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM hub_state FOR UPDATE").execute(&mut *holds).await.unwrap();
+    let [one, two, three] = &clusters;
+    tokio::join!(world.snapshot(one, ahead()), world.snapshot(two, ahead()), world.snapshot(three, ahead()), async {
+        let wait =
+            "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE hub_state%' AND datname = current_database()";
+        while world.count(wait).await < 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        holds.commit().await.unwrap();
+    });
+    assert_eq!(world.text("SELECT hub_term FROM hub_state").await, "2", "one loss");
+    assert_eq!(world.count("audit_entries WHERE kind = 'term_raised'").await, 1);
+    assert_eq!(world.count("nodes WHERE plan_rev_issued = 7").await, 3, "and what each shows is taken over");
+}

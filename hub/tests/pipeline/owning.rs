@@ -228,3 +228,23 @@ async fn an_undo_record_that_cannot_be_read_is_audited_and_left_to_the_spoke() {
     let told = world.text("SELECT body FROM audit_entries WHERE kind = 'command_reported'").await;
     assert!(told.contains("\"undo_unreadable\": true") || told.contains("\"undo_unreadable\":true"), "{told}");
 }
+
+/// Failure table, row 18.
+#[tokio::test]
+async fn several_replicas_that_have_seen_one_loss_and_attach_at_once_raise_the_epoch_once() {
+    let (world, c1, c2) = (World::healing(10).await, cluster("c1"), cluster("c2"));
+    let later = |cluster| Hello { seen: Seen { term: 7, ..Seen::default() }, ..hello(cluster) };
+    let mut holds = world.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM hub_state FOR UPDATE").execute(&mut *holds).await.unwrap();
+    let (one, two) = (later(&c1), later(&c2));
+    let (one, two, ()) = tokio::join!(attach(&world, &one), attach(&world, &two), async {
+        let wait =
+            "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE hub_state%' AND datname = current_database()";
+        while world.count(wait).await < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        holds.commit().await.unwrap();
+    });
+    assert_eq!((one.0.hub_term, two.0.hub_term), (8, 8));
+    assert_eq!([one.0.term_raised, two.0.term_raised].iter().filter(|raised| **raised).count(), 1);
+}
