@@ -11,6 +11,7 @@ pub mod ledger;
 pub mod people;
 pub mod proxy;
 pub mod schedule;
+pub mod signed;
 pub mod table;
 pub mod watcher;
 

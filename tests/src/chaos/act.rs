@@ -31,8 +31,8 @@ pub struct Actor<'a> {
     pub people: People,
     /// Which replicas were stopped, and when they went on by the wall clock.
     pub pauses: Vec<(String, u64)>,
-    /// Postgres was put back as it was.
-    pub restored: bool,
+    /// Postgres was put back as it was, the last time by then by the wall clock: what it had taken before may be lost.
+    pub restored_ms: Option<u64>,
     /// Telling it here, if to anybody.
     pub screen: Option<Screen>,
     open: Vec<(Duration, Trouble)>,
@@ -42,7 +42,15 @@ impl<'a> Actor<'a> {
     /// Nothing was done yet.
     #[must_use]
     pub fn new(field: &'a mut Field, screen: Option<Screen>) -> Self {
-        Self { field, ledger: Ledger::default(), people: People::default(), pauses: vec![], restored: false, screen, open: vec![] }
+        Self {
+            field,
+            ledger: Ledger::default(),
+            people: People::default(),
+            pauses: vec![],
+            restored_ms: None,
+            screen,
+            open: vec![],
+        }
     }
 
     /// A line of the timeline.
@@ -128,8 +136,9 @@ impl<'a> Actor<'a> {
             Trouble::PostgresDown => self.field.database.stop().await,
             Trouble::BackUp => self.field.database.back_up().await,
             Trouble::Restore if self.field.database.backed_up() => {
-                self.restored = true;
-                self.field.database.restore().await
+                self.field.database.restore().await?;
+                self.restored_ms = Some(wall_ms());
+                Ok(())
             }
             Trouble::Restore => Ok(()),
             Trouble::Api(cluster, api) => self.api(cluster, api),

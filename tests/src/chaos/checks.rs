@@ -1,14 +1,12 @@
 //! What must be so once the troubles have ended. Each check compares what was injected, what Postgres holds and what the
 //! clusters hold. *For ever* ones can be broken at any moment and never mended; *at rest* ones are waited for.
 
-use std::{collections::BTreeMap, time::Duration};
-
-use anyhow::{Context as _, Result, bail, ensure};
-use gpuheal_proto::kubernetes::NAMESPACE;
-use kube::{
-    Api,
-    api::{DynamicObject, ListParams},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
+
+use anyhow::{Result, bail, ensure};
 
 use super::{
     act::Actor,
@@ -16,12 +14,10 @@ use super::{
     field::CEILING,
     ledger::{Alert, Touched},
     schedule::REPLICAS,
+    signed,
     watcher::Watcher,
 };
-use crate::{
-    cluster::heal_action_resource,
-    invariants::{self, Left},
-};
+use crate::invariants::{self, Left};
 
 /// One check.
 pub struct Finding {
@@ -111,15 +107,15 @@ fn with_the_lease(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
     none(found)
 }
 
-/// Adopting what an older database does not know may pass a budget: then nothing new is done, and only the ceiling, which
-/// the spoke keeps itself, can be asked for.
+/// By what the clusters showed, whatever became of Postgres: nothing new is begun in a cluster before all its marks are taken over. In
+/// Postgres what is taken over may pass a budget for as long as a hold of before the restore stands beside it.
 async fn within_budget(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
-    let mut found = if actor.restored { vec![] } else { watcher.overspent() };
+    let mut found = if actor.restored_ms.is_some() { vec![] } else { watcher.overspent() };
     for (number, cluster) in actor.field.clusters.iter().enumerate() {
         let most = effects::most_marked(&watcher.seen(&cluster.id).writes);
         let (_, allowed) = crate::facts::budget(&actor.field.pool, &cluster.id).await?;
         let allowed = usize::try_from(allowed)?;
-        if !actor.restored && most > allowed && allowed > 0 {
+        if most > allowed && allowed > 0 {
             found.push(format!("{most} nodes of {} were marked at once, its budget allows {allowed}", cluster.id));
         }
         if number == CEILING.0 && most > CEILING.1 {
@@ -129,6 +125,7 @@ async fn within_budget(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
     none(found)
 }
 
+/// By the commands as they were signed, in Postgres and in the clusters' own records, which no restore of Postgres loses.
 async fn in_time(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
     let sql =
         "SELECT node_uid, plan_rev, (extract(epoch FROM start_by) * 1000)::bigint, (extract(epoch FROM finish_by) * 1000)::bigint
@@ -136,16 +133,21 @@ async fn in_time(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
     let mut found = vec![];
     for cluster in &actor.field.clusters {
         let rows: Vec<(String, i64, i64, i64)> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(&actor.field.pool).await?;
-        let mut deadlines = BTreeMap::new();
+        let (mut deadlines, mut finish_by_ms) = (BTreeMap::new(), BTreeMap::new());
         for (uid, plan, start, finish) in rows {
             let by = Deadlines { start_by_ms: u64::try_from(start)?, finish_by_ms: u64::try_from(finish)? };
             deadlines.insert((uid, u64::try_from(plan)?), by);
         }
+        for signed in signed::all(cluster).await?.into_values() {
+            // A database that lost a plan revision may give it out again: whichever of the two wrote was in time.
+            let by = deadlines.entry((signed.node_uid, signed.plan_rev)).or_insert(signed.deadlines);
+            by.start_by_ms = by.start_by_ms.max(signed.deadlines.start_by_ms);
+            by.finish_by_ms = by.finish_by_ms.max(signed.deadlines.finish_by_ms);
+            finish_by_ms.extend(signed.pods.into_iter().map(|uid| (uid, signed.deadlines.finish_by_ms)));
+        }
         let seen = watcher.seen(&cluster.id);
         found.extend(effects::out_of_time(&seen.writes, seen.started_ms, &deadlines));
-    }
-    if actor.restored {
-        found.retain(|broken| !broken.contains("does not know"));
+        found.extend(effects::evicted_late(&seen.writes, seen.started_ms, &finish_by_ms));
     }
     none(found)
 }
@@ -212,11 +214,15 @@ fn released_are_free(actor: &Actor<'_>) -> Result<()> {
         let cluster = &actor.field.clusters[injected.cluster];
         match injected.touched {
             Touched::Asked => found.push(format!("{}/{}: the hub has not taken its release yet", cluster.id, injected.node)),
-            // A database that was put back may have forgotten the release, and the repair with it.
-            Touched::Released if !actor.restored && cluster.observer.marked_now(&injected.node) => {
+            // A database that was put back may have forgotten a release of before, and the repair with it: then its mark has an open
+            // incident, as every mark, and a person is to ask again.
+            Touched::Released { asked_ms }
+                if actor.restored_ms.is_none_or(|restored_ms| restored_ms < asked_ms)
+                    && cluster.observer.marked_now(&injected.node) =>
+            {
                 found.push(format!("{}/{} was released and still carries our mark", cluster.id, injected.node));
             }
-            Touched::Not | Touched::Released | Touched::Uncordoned | Touched::Repaired => {}
+            Touched::Not | Touched::Released { .. } | Touched::Uncordoned | Touched::Repaired => {}
         }
     }
     none(found)
@@ -232,19 +238,10 @@ async fn commands_agree(actor: &Actor<'_>) -> Result<()> {
     type Row = (String, String, String, String, bool, bool);
     for cluster in &actor.field.clusters {
         let rows: Vec<Row> = sqlx::query_as(sql).bind(&cluster.id).fetch_all(&actor.field.pool).await?;
-        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), NAMESPACE, &heal_action_resource());
-        let held = api.list(&ListParams::default()).await.context("reading HealActions")?;
-        let held: BTreeMap<String, String> = (held.into_iter())
-            .map(|action| {
-                (
-                    action.data["spec"]["commandId"].as_str().unwrap_or_default().to_owned(),
-                    action.data["status"]["state"].as_str().unwrap_or_default().to_owned(),
-                )
-            })
-            .collect();
+        let held = signed::all(cluster).await?;
         for (id, state, action, node, _, overdue) in &rows {
             let ended = ["SUCCEEDED", "FAILED", "UNKNOWN", "REFUSED", "CANCELLED", "EXPIRED"].contains(&state.as_str());
-            let there = held.get(id);
+            let there = held.get(id).map(|signed| &signed.state);
             let what = format!("{}/{node} {action} {id}", cluster.id);
             if !ended {
                 found.push(format!("{what} is {state}{}", if *overdue { ", past finish_by + 60 s" } else { "" }));
@@ -255,8 +252,12 @@ async fn commands_agree(actor: &Actor<'_>) -> Result<()> {
             }
         }
         let known: Vec<&String> = rows.iter().map(|row| &row.0).collect();
-        let strange = held.keys().filter(|id| !actor.restored && !known.contains(id));
-        found.extend(strange.map(|id| format!("{} holds the HealAction {id}, which Postgres does not know", cluster.id)));
+        // What is over and let go is history: a database that lost it has no use for it.
+        let strange =
+            held.values().filter(|signed| actor.restored_ms.is_none() || signed.held).filter(|signed| !known.contains(&&signed.id));
+        found.extend(
+            strange.map(|signed| format!("{} holds the HealAction {}, which Postgres does not know", cluster.id, signed.id)),
+        );
     }
     none(found)
 }
@@ -264,11 +265,14 @@ async fn commands_agree(actor: &Actor<'_>) -> Result<()> {
 async fn marks_are_commanded(actor: &Actor<'_>, watcher: &Watcher) -> Result<()> {
     let mut found = vec![];
     for cluster in &actor.field.clusters {
+        let signed = signed::all(cluster).await?;
         for (node, times) in effects::times_marked(&watcher.seen(&cluster.id).writes) {
             let commands = crate::facts::commands(&actor.field.pool, &cluster.id, node).await?;
-            let commanded = commands.iter().filter(|command| ["mark", "evict"].contains(&command.action.as_str())).count();
-            if !actor.restored && times > commanded {
-                found.push(format!("{}/{node} was marked {times} times by {commanded} commands", cluster.id));
+            let commanded = commands.iter().filter(|command| ["mark", "evict"].contains(&command.action.as_str()));
+            let mut commanded: BTreeSet<String> = commanded.map(|command| command.command_id.to_string()).collect();
+            commanded.extend(signed.values().filter(|signed| signed.marks && signed.node == node).map(|signed| signed.id.clone()));
+            if times > commanded.len() {
+                found.push(format!("{}/{node} was marked {times} times by {} commands", cluster.id, commanded.len()));
             }
         }
     }

@@ -190,6 +190,18 @@ pub fn out_of_time(records: &[Record], started_ms: u64, deadlines: &BTreeMap<(St
     found
 }
 
+/// Evictions that were granted after their command's `finish_by`, which `finish_by_ms` has by the pod's UID. Of a pod that several commands
+/// dealt with, the last one's counts.
+#[must_use]
+pub fn evicted_late(records: &[Record], started_ms: u64, finish_by_ms: &BTreeMap<String, u64>) -> Vec<String> {
+    let late = |record: &Record| {
+        let (at, by) = (started_ms + record.at_ms, *finish_by_ms.get(evicted(record)?)?);
+        let late = at.checked_sub(by + CLOCKS_APART_MS + 1)?;
+        Some(format!("{} was evicted {} ms after finish_by", record.name, late + CLOCKS_APART_MS + 1))
+    };
+    records.iter().filter_map(late).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,6 +251,15 @@ mod tests {
     fn an_eviction_counts_also_when_its_answer_was_lost_and_not_when_it_was_refused() {
         assert!(evicted_twice(&[eviction(429), eviction(201), eviction(409)]).is_empty());
         assert_eq!(evicted_twice(&[eviction(0), eviction(201)]).len(), 1);
+    }
+
+    #[test]
+    fn an_eviction_after_finish_by_is_found_and_one_in_time_or_refused_is_not() {
+        let late = |finish_by_ms, code| evicted_late(&[eviction(code)], 10_000, &BTreeMap::from([("u1".to_owned(), finish_by_ms)]));
+        assert_eq!(late(10_000, 201), Vec::<String>::new(), "5 ms after it: the clocks are read at two moments");
+        assert_eq!(late(9_000, 201), ["p was evicted 1005 ms after finish_by"]);
+        assert_eq!(late(9_000, 0).len(), 1, "its answer was lost");
+        assert!(late(9_000, 429).is_empty() && evicted_late(&[eviction(201)], 10_000, &BTreeMap::new()).is_empty());
     }
 
     #[test]

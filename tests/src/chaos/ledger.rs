@@ -26,8 +26,11 @@ pub enum Touched {
     Not,
     /// Repaired; the release was asked for and not yet taken.
     Asked,
-    /// Repaired; the hub took the release.
-    Released,
+    /// Repaired; the hub took the release, which was asked for then by the wall clock.
+    Released {
+        /// In milliseconds since 1970.
+        asked_ms: u64,
+    },
     /// Uncordoned, though it is still broken.
     Uncordoned,
     /// Repaired, and nobody was told.
@@ -65,7 +68,7 @@ impl Injected {
     /// The node is whole again: another GPU of it may break.
     #[must_use]
     pub fn over(&self) -> bool {
-        matches!(self.touched, Touched::Released | Touched::Repaired)
+        matches!(self.touched, Touched::Released { .. } | Touched::Repaired)
     }
 
     /// Its exporter shows it still.

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use super::{
     field::Book,
     ledger::{Alert, Ledger, Touched},
+    watcher::wall_ms,
 };
 
 /// Between two attempts.
@@ -52,13 +53,14 @@ impl People {
     ) {
         self.0.spawn(async move {
             loop {
+                let asked_ms = wall_ms();
                 let mut command = tokio::process::Command::new(&ctl.0);
                 command.args(&ctl.1).args(["release", &node, "--cluster", &cluster, "--reason", "repaired by hand"]);
                 command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
                 if let Ok(Ok(status)) = tokio::time::timeout(ATTEMPT * 2, command.status()).await
                     && status.success()
                 {
-                    ledger.change(number, |injected| injected.touched = Touched::Released);
+                    ledger.change(number, |injected| injected.touched = Touched::Released { asked_ms });
                     return;
                 }
                 tokio::time::sleep(AGAIN_AFTER).await;

@@ -104,12 +104,17 @@ impl Case<'_> {
     /// Undoes our marks, or closes at once when there are none.
     pub(super) fn start_release(&mut self, state: IncidentState, why: &str, keys: Vec<FaultKey>) {
         self.cancel_harm(why);
-        let bare = !self.progress.marked() && !hand::mark_seen(self.snapshot) && self.progress.harmful_open.is_empty();
-        if bare && !matches!(self.progress.mark, Stage::Failed(_)) {
+        if self.bare() {
             self.close(IncidentState::Released, keys, Level::P0);
         } else {
             self.release_command(state, keys);
         }
+    }
+
+    /// Nothing of ours is on the node, nor on its way there, as far as is known here.
+    pub(super) fn bare(&self) -> bool {
+        let marked = self.progress.marked() || hand::mark_seen(self.snapshot) || !self.progress.harmful_open.is_empty();
+        !marked && !matches!(self.progress.mark, Stage::Failed(_))
     }
 
     pub(super) fn release_command(&mut self, state: IncidentState, keys: Vec<FaultKey>) {

@@ -53,6 +53,14 @@ impl Case<'_> {
     }
 
     fn asked_release(&mut self, request: &Request) -> RequestOutcome {
+        // What a database that lost commits does not know of may be there all the same, and stay when it is taken over.
+        if self.bare() && !self.snapshot.cluster.taken_over() {
+            let cluster = &self.snapshot.cluster.id;
+            let reason = format!(
+                "cluster {cluster} is not taken over yet, and whether our mark is on the node is not known before that: ask again then"
+            );
+            return RequestOutcome::Blocked { reason };
+        }
         if self.incident().is_none() && !hand::mark_seen(self.snapshot) {
             return RequestOutcome::AlreadyDone { command: None, reason: "nothing of ours is on the node".to_owned() };
         }

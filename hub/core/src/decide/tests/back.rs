@@ -364,6 +364,25 @@ fn a_persons_release_takes_the_node_back_at_once_and_settles_what_is_still_seen(
     assert!(matches!(decision.request, Some(RequestOutcome::AlreadyDone { .. })) && decision.incident.is_none());
 }
 
+/// Failure table, row 18.
+#[test]
+fn a_persons_release_is_not_called_done_where_the_database_may_have_lost_the_mark() {
+    for faults in [vec![], vec![xid79()]] {
+        let mut story = snapshot(faults);
+        story.cluster.observer.state_at = None;
+        story.request = asked(Action::Release);
+        let decision = decide(&story, &policy(Mode::Heal), now());
+        let Some(RequestOutcome::Blocked { reason }) = &decision.request else { panic!("{decision:?}") };
+        assert!(reason.contains("cluster c1 is not taken over yet"), "{reason}");
+        assert!(decision.commands.is_empty());
+    }
+    let mut known = quarantined(vec![xid79()]);
+    known.cluster.observer.state_at = None;
+    known.request = asked(Action::Release);
+    let decision = decide(&known, &policy(Mode::Heal), now());
+    assert_eq!(steps(&decision), ["release"], "of a mark that is known a release waits for nothing");
+}
+
 #[test]
 fn a_drain_by_hand_marks_first_where_nobody_knows_how_the_mark_ended() {
     for (ended, wanted) in
