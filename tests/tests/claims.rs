@@ -97,11 +97,22 @@ fn code(source: &str) -> String {
     source.lines().filter(|line| !speaks(line)).collect::<Vec<_>>().join("\n")
 }
 
+/// A file of the project, and no word in one.
+fn path(word: &str) -> bool {
+    word.contains('/') && word.contains('.')
+}
+
+/// Guards of which the last column does not say what became of the tests without them: nobody has taken them out.
+fn untried<'a>(guard: &'a str, tried: &str) -> Vec<&'a str> {
+    let tried = quoted(tried);
+    quoted(guard).into_iter().filter(|word| !path(word) && !tried.contains(word)).collect()
+}
+
 /// What is wrong with the words for the code that holds a row: each is a path, or stands in the file of the path before it.
 fn astray(guard: &str) -> Vec<String> {
     let (mut text, mut wrong) = (String::new(), Vec::new());
     for word in quoted(guard) {
-        if word.contains('/') && word.contains('.') {
+        if path(word) {
             text = code(&fs::read_to_string(root().join(word)).unwrap_or_default());
             if text.is_empty() {
                 wrong.push(format!("there is no {word}"));
@@ -118,6 +129,14 @@ fn a_function_that_no_runner_runs_is_no_test() {
     let found = functions();
     assert!(found.contains("a_function_that_no_runner_runs_is_no_test"));
     assert!(!found.contains("all_sources") && !found.contains("functions"));
+}
+
+#[test]
+fn a_guard_that_the_last_column_does_not_name_is_found() {
+    let guard = "`hub/src/a.rs` `taken`, `left`; `spoke/src/b.rs` `c.state = 1`";
+    assert_eq!(untried(guard, "`a_test_fails` (`taken`; then `c.state = 1`)"), ["left"]);
+    assert_eq!(untried(guard, "—"), ["taken", "left", "c.state = 1"]);
+    assert!(untried("", "—").is_empty());
 }
 
 #[test]
@@ -148,7 +167,10 @@ fn every_row_of_the_failure_table_names_its_guard_and_a_test_that_names_the_row(
         let here = marked.remove(row).unwrap_or_default();
         let named: BTreeSet<&str> = quoted(tests).into_iter().collect();
         wrong.extend(astray(guard).into_iter().map(|what| format!("row {row}: {what}")));
-        let missing = named.iter().copied().chain(quoted(tried)).filter(|test| test.len() > 15 && !found.contains(*test));
+        wrong.extend(untried(guard, tried).into_iter().map(|word| format!("row {row}: nobody has taken `{word}` out")));
+        let words = quoted(guard);
+        let claims = quoted(tried).into_iter().filter(|word| !words.contains(word));
+        let missing = named.iter().copied().chain(claims).filter(|test| test.len() > 15 && !found.contains(*test));
         wrong.extend(missing.map(|test| format!("row {row}: there is no {test}")));
         wrong.extend(
             here.iter().filter(|test| !named.contains(test.as_str())).map(|test| format!("row {row} does not name {test}")),

@@ -1,6 +1,6 @@
 //! From a proposed command to the leader's stream, and again when it must be.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use gpuheal_hub::{
     deliver,
@@ -371,7 +371,9 @@ async fn a_spoke_that_reads_nothing_holds_up_no_other() {
     beta.beat(2);
     let stop = tokio_util::sync::CancellationToken::new();
     let running = tokio::spawn(delivering.run(stop.clone()));
-    let body = envelope::parse(&beta.command().await).unwrap().payload;
+    // Sooner than the deaf one is sent away, after 30 s in which it took nothing.
+    let bytes = tokio::time::timeout(Duration::from_secs(25), beta.command()).await.expect("it waits for nobody else");
+    let body = envelope::parse(&bytes).unwrap().payload;
     assert_eq!(v1::CommandBody::decode(body).unwrap().command_id, other.to_string());
     drop(deaf);
     stop.cancel();

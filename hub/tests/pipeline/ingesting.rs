@@ -1,9 +1,12 @@
 //! Faults into Postgres: at least once on the wire, once in effect.
 
-use gpuheal_hub::ingest::{Error, Origin};
+use gpuheal_hub::{
+    ingest::{Error, Origin},
+    store::stream::{Advance, streams_advance, streams_lock},
+};
 use gpuheal_proto::{
     fault::{FaultClass, Onset, Witness},
-    ids::{FaultKey, ReplicaId},
+    ids::{FaultKey, ReplicaId, StreamId},
     link::v1,
 };
 
@@ -247,4 +250,33 @@ async fn several_clusters_whose_states_show_one_loss_at_once_raise_the_epoch_onc
     assert_eq!(world.text("SELECT hub_term FROM hub_state").await, "2", "one loss");
     assert_eq!(world.count("audit_entries WHERE kind = 'term_raised'").await, 1);
     assert_eq!(world.count("nodes WHERE plan_rev_issued = 7").await, 3, "and what each shows is taken over");
+}
+
+/// Failure table, row 4.
+#[tokio::test]
+async fn a_second_commit_of_a_stream_waits_for_the_first_and_begins_where_that_ended() {
+    let world = World::healing(1).await;
+    let (c1, stream) = (cluster("c1"), StreamId::parse("s1").unwrap());
+    world.ingest.submit(c1.clone(), batch("s1", 1, &[xid79(&c1, 0)])).await.unwrap();
+    let of = [(c1.clone(), stream.clone())];
+    let mut first = world.pool.begin().await.unwrap();
+    assert_eq!(streams_lock(&mut first, &of).await.unwrap().0, [1]);
+    let second = async {
+        let mut second = world.pool.begin().await.unwrap();
+        streams_lock(&mut second, &of).await.unwrap().0
+    };
+    let moves = async {
+        let waits =
+            "pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM streams%' AND datname = current_database()";
+        while world.count(waits).await == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        streams_advance(&mut first, &[Advance { cluster: &c1, stream: &stream, from: 1, to: 5 }]).await.unwrap();
+        first.commit().await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        upto = second => assert_eq!(upto, [5]),
+        () = moves => {}
+    }
 }

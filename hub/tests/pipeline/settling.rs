@@ -3,8 +3,12 @@
 use gpuheal_hub::{
     decide::{ManualRequest, Outcome, process},
     settle::{settle, sweep},
+    store::{
+        report::Report,
+        settle::{command_hold, command_lapse, command_settle, commands_lapsed},
+    },
 };
-use gpuheal_proto::{ids::CommandId, link::v1, words::Action};
+use gpuheal_proto::{command::CommandState, ids::CommandId, link::v1, words::Action};
 
 use super::world::{HEAL, World, cluster, marked, node, request, xid79};
 
@@ -283,4 +287,26 @@ async fn an_unverified_envelope_moves_no_command_that_was_received() {
     };
     case.report(status).await;
     assert_eq!(case.state().await, "RECEIVED");
+}
+
+/// Failure table, row 15.
+#[tokio::test]
+async fn a_command_that_moved_since_it_was_read_is_neither_settled_nor_ended_by_that_reading() {
+    let case = Case::dispatched().await;
+    let c1 = cluster("c1");
+    let mut conn = case.world.pool.acquire().await.unwrap();
+    let read = command_hold(&mut conn, &c1, case.command).await.unwrap();
+    case.starts_by("clock_timestamp() - interval '61 seconds'").await;
+    let lapsed = commands_lapsed(&mut conn, 10).await.unwrap();
+    assert_eq!(lapsed.len(), 1);
+    case.report(case.status(2, v1::CommandState::Started)).await;
+    case.world
+        .run("UPDATE commands SET start_by = created_at, deliver_by = created_at, finish_by = created_at + interval '1 minute'")
+        .await;
+    let report = Report::of(&case.status(1, v1::CommandState::Refused));
+    let now = case.world.now().await;
+    let settled = command_settle(&mut conn, &c1, case.command, &read, &report, CommandState::Refused, false, now).await;
+    assert!(settled.is_err(), "{settled:?}");
+    assert!(!command_lapse(&mut conn, &lapsed[0], now).await.unwrap(), "it was sent then, and is under way now");
+    assert_eq!(case.state().await, "STARTED");
 }
