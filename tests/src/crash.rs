@@ -4,6 +4,7 @@
 //! else is what ships.
 
 mod points;
+mod restarting;
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use self::points::{CRASHES, Cause, Crash, Who};
 use crate::{
@@ -105,10 +106,10 @@ async fn played(fleet: &mut Fleet, crash: &Crash, dying: &Dying) -> Result<()> {
         show(fleet, &broken).await?;
     }
     for node in &broken {
-        if crash.cause == Cause::Back {
-            released_once(fleet, node).await?;
-        } else {
-            healed_once(fleet, crash, node, &pods).await?;
+        match crash.cause {
+            Cause::Back => released_once(fleet, node).await?,
+            Cause::Restart => restarting::restarted_once(fleet, node).await?,
+            Cause::Xid | Cause::Many | Cause::Person | Cause::PastBudget => healed_once(fleet, crash, node, &pods).await?,
         }
     }
     let writes = fleet.cluster(CLUSTER)?.sim().context("the cluster is simulated")?.recorder().writes();
@@ -122,6 +123,7 @@ async fn played(fleet: &mut Fleet, crash: &Crash, dying: &Dying) -> Result<()> {
         // Where several break, pods move from one of them to the next.
         Cause::Many | Cause::Person => (None, &nobody),
         Cause::PastBudget => (Some(&nobody), &meant),
+        Cause::Restart => (Some(&nobody), &nobody),
     };
     ensure!(evictions.is_none_or(|meant| evicted == *meant), "{evicted:?} were evicted instead of {evictions:?}");
     let once: BTreeSet<&str> = deleted.iter().copied().collect();
@@ -162,6 +164,9 @@ async fn start_with_one_who_dies(fleet: &mut Fleet, crash: &Crash, dying: &Dying
     cluster.app_ready(APP, pods).await?;
     if crash.cause == Cause::PastBudget {
         cluster.create(workload::budget(APP, u32::try_from(pods)?)).await?;
+    }
+    if crash.cause == Cause::Restart {
+        restarting::with_a_second_workload(cluster).await?;
     }
     let mut each = [settings.clone(), settings];
     let [a, b] = &mut each;
@@ -234,15 +239,14 @@ async fn happen(fleet: &Fleet, crash: &Crash, broken: &[String]) -> Result<()> {
             Ok(())
         }
         Cause::PastBudget => {
-            let attempts = AtomicU32::new(0);
-            wait::until("a person's request to be taken", WITHIN, || async {
-                // Each is a request of its own: what was refused stays refused.
-                let key = format!("by-hand-{}", attempts.fetch_add(1, Ordering::Relaxed));
-                let body = json!({"node": broken[0], "action": "evict", "reason": "heard a fan", "idempotency_key": key, "past_budgets": true});
-                let (code, _) = fleet.post_process(&webhook, true, &body).await?;
-                Ok((code == 202).then_some(()))
-            })
-            .await
+            let body = json!({"node": broken[0], "action": "evict", "reason": "heard a fan", "past_budgets": true});
+            asked_for(fleet, &webhook, body).await
+        }
+        Cause::Restart => {
+            let workloads = restarting::workloads();
+            let body =
+                json!({"node": broken[0], "action": "restart", "reason": "its driver handle is stale", "workloads": workloads});
+            asked_for(fleet, &webhook, body).await
         }
         Cause::Person => {
             let body = json!({"node": broken[0], "action": "mark", "reason": "heard a fan", "idempotency_key": "by-hand"});
@@ -253,6 +257,19 @@ async fn happen(fleet: &Fleet, crash: &Crash, broken: &[String]) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// A person's request is taken.
+async fn asked_for(fleet: &Fleet, webhook: &str, body: Value) -> Result<()> {
+    let attempts = AtomicU32::new(0);
+    wait::until("a person's request to be taken", WITHIN, || async {
+        // Each is a request of its own: what was refused stays refused.
+        let mut body = body.clone();
+        body["idempotency_key"] = json!(format!("by-hand-{}", attempts.fetch_add(1, Ordering::Relaxed)));
+        let (code, _) = fleet.post_process(webhook, true, &body).await?;
+        Ok((code == 202).then_some(()))
+    })
+    .await
 }
 
 /// GPU 0 of these nodes falls off the bus.

@@ -97,10 +97,14 @@ async fn one(run: &Run<'_>, owner: &Workload) -> Result<Option<Verdict>, Halt> {
             other @ (Verdict::Done | Verdict::Left(_)) => return Ok(Some(other)),
         }
         run.guard.pass().await?;
+        dies_at!("execute.before-restart");
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch(&uid, &run.command.id.to_string()));
         match run.ctx.kube.effect("restart", api.patch(owner.name(), &params, &patch)).await {
-            Ok(_) => return Ok(Some(Verdict::Restart)),
+            Ok(_) => {
+                dies_at!("execute.restarted");
+                return Ok(Some(Verdict::Restart));
+            }
             Err(error) if error.not_found() => return Ok(None),
             Err(error) if error.conflict() || error.unsent() => pause(attempt).await,
             Err(error) => return Err(halt(error)),

@@ -25,6 +25,8 @@ pub enum Cause {
     Person,
     /// A person asks for the eviction of a node's pods, which their budget does not let go: at the drain's deadline it is passed.
     PastBudget,
+    /// A person asks for the restart of two workloads: whoever takes over finds one of them restarted, or none.
+    Restart,
     /// The same as [`Cause::Xid`], healed, repaired and released by a person: only then comes the point.
     Back,
 }
@@ -62,8 +64,12 @@ const fn past(row: &'static str, point: &'static str, who: Who) -> Crash {
     Crash { row, point, who, cause: Cause::PastBudget }
 }
 
+const fn restart(row: &'static str, point: &'static str, who: Who) -> Crash {
+    Crash { row, point, who, cause: Cause::Restart }
+}
+
 /// Every fail point of hub and spoke, and what the second replica dies of where the first one has left off.
-pub const CRASHES: [Crash; 39] = [
+pub const CRASHES: [Crash; 45] = [
     leader("1", "journal.before-write"),
     leader("1", "journal.before-sync"),
     leader("2", "journal.synced"),
@@ -96,6 +102,12 @@ pub const CRASHES: [Crash; 39] = [
     past("12", "execute.deleted", Who::Leader),
     past("12", "execute.before-delete", Who::Heir { after: "execute.before-delete" }),
     past("12", "execute.taken-up", Who::Heir { after: "execute.deleted" }),
+    restart("12", "execute.before-restart", Who::Leader),
+    restart("14", "execute.restarted", Who::Leader),
+    restart("12", "execute.taken-up", Who::Heir { after: "execute.before-restart" }),
+    restart("12", "execute.before-restart", Who::Heir { after: "execute.restarted" }),
+    restart("14", "execute.restarted", Who::Heir { after: "execute.restarted" }),
+    restart("14", "execute.before-outcome", Who::Heir { after: "execute.restarted" }),
     back("12", "execute.before-release"),
     back("14", "execute.released"),
     leader("14", "execute.before-outcome"),
