@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuheal_spoke_core::drain::PodFacts;
 
-use super::record;
+use super::record::record;
 use crate::healaction::PodRecord;
 
 /// From so many new pods on, their owner keeps coming back. One may have been bound before the scheduler saw the taint, and a

@@ -1,7 +1,10 @@
-use gpuheal_spoke_core::drain::Planned;
+use gpuheal_spoke_core::drain::{Planned, Skipped};
 use serde_json::{Value, json};
 
-use super::*;
+use super::{
+    super::{evict::Outcome, pods::Event},
+    *,
+};
 
 fn pod(name: &str) -> PodFacts {
     PodFacts { namespace: "ml".into(), name: name.into(), uid: name.into(), ready: true, ..PodFacts::default() }

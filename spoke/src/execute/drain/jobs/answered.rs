@@ -1,0 +1,74 @@
+//! What an answer to an eviction makes of its pod: gone, asked for again and when, or a person's to mend.
+
+use std::time::Duration;
+
+use gpuheal_spoke_core::drain::backoff;
+use tokio::time::Instant;
+
+use super::{super::evict::Outcome, Jobs, job::State, record::blocked_words};
+
+/// Waits of what only a person or time can mend.
+const SLOW_RECHECK: Duration = Duration::from_secs(30);
+/// What to say where a budget keeps a pod that serves nobody.
+const UNREADY: &str =
+    "the pod itself is not ready, and such a one may go under a budget with unhealthyPodEvictionPolicy: AlwaysAllow";
+impl Jobs {
+    /// Takes an answer; returns what to tell people when it is blocked for the first time.
+    pub(in super::super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<String> {
+        self.dirty = true;
+        let job = self.by_uid.get_mut(uid)?;
+        let went = matches!(outcome, Outcome::Accepted | Outcome::Doubt) || job.doubt && outcome == Outcome::Gone;
+        job.past_budget &= went;
+        if job.state != State::Asked {
+            return None;
+        }
+        let first = job.reason.is_empty();
+        let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
+        job.unanswered = match outcome {
+            Outcome::Again { .. } | Outcome::Doubt => job.unanswered + 1,
+            Outcome::Unsent => job.unanswered,
+            _ => 0,
+        };
+        let (wait, reason, blocked) = match outcome {
+            Outcome::Accepted => {
+                job.leave(now);
+                return None;
+            }
+            Outcome::Gone => {
+                job.go();
+                return None;
+            }
+            Outcome::Budget { wait, why } => {
+                let why = if job.pod.ready { why } else { format!("{why}; {UNREADY}") };
+                (backoff(job.attempt, wait, crate::chance::chance(0.0)), why, false)
+            }
+            Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
+            Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
+            Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
+            Outcome::Denied { wait, why } => (backoff(job.attempt + 2, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Again { wait: None, .. } if looked => (Duration::ZERO, String::new(), false),
+            Outcome::Again { wait, why } => {
+                (backoff(job.attempt, wait, crate::chance::chance(0.0)), job.unanswered_words(why), false)
+            }
+            Outcome::Doubt => {
+                let why = job.unanswered_words("neither its eviction nor a look at it was answered".to_owned());
+                (backoff(job.attempt, None, crate::chance::chance(0.0)), why, false)
+            }
+            Outcome::Invalid { why } | Outcome::NoRight { why } => (SLOW_RECHECK, why, true),
+            Outcome::Unsent => {
+                job.state = State::Waiting;
+                job.calls = job.calls.saturating_sub(1);
+                return None;
+            }
+        };
+        job.state = State::Waiting;
+        job.attempt += 1;
+        job.due = now + wait;
+        job.blocked = blocked;
+        // An answer that says nothing of why leaves what held it back before as the best that is known.
+        if !reason.is_empty() {
+            job.reason.clone_from(&reason);
+        }
+        (first && !reason.is_empty()).then(|| blocked_words(&job.pod, &reason))
+    }
+}
