@@ -3,8 +3,10 @@
 
 use std::{fmt, sync::Arc};
 
+/// How the names of MIG instances begin, one for each profile.
+const MIG: &str = "nvidia.com/mig-";
 /// NVIDIA's, unless others are named: whole GPUs and their shares, and MIG instances.
-const NVIDIA: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+const NVIDIA: [&str; 2] = ["nvidia.com/gpu", MIG];
 /// Longest name: a DNS subdomain of 253 bytes, `/`, and 63 more.
 const NAME_BYTES_MAX: usize = 317;
 
@@ -34,6 +36,18 @@ impl GpuResources {
             None => false,
         })
     }
+
+    /// Whether a device plugin offers one of it for each GPU: of a name that was named as it is. Shares, whose names go on after it, and
+    /// what is of an open end, such as MIG instances, tell of no number of GPUs.
+    #[must_use]
+    pub fn counts_gpus(&self, resource: &str) -> bool {
+        self.0.iter().any(|name| name == resource)
+    }
+}
+
+/// Whether a resource is MIG instances, whose layout a person may change.
+pub(crate) fn is_mig(resource: &str) -> bool {
+    resource.starts_with(MIG)
 }
 
 impl fmt::Display for GpuResources {
@@ -70,6 +84,17 @@ mod tests {
         }
         let own = GpuResources::of(&["amd.com/gpu".to_owned(), "example.com/".to_owned()]);
         assert!(own.is_gpu("amd.com/gpu") && own.is_gpu("example.com/anything") && !own.is_gpu("nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn one_for_each_gpu_is_offered_of_what_was_named_itself() {
+        let usual = GpuResources::default();
+        assert!(usual.counts_gpus("nvidia.com/gpu"));
+        let own = GpuResources::of(&["amd.com/gpu".to_owned(), "example.com/".to_owned()]);
+        assert!(own.counts_gpus("amd.com/gpu") && !own.counts_gpus("nvidia.com/gpu"));
+        for other in ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "example.com/anything", "cpu"] {
+            assert!(!usual.counts_gpus(other) && !own.counts_gpus(other), "{other}");
+        }
     }
 
     #[test]

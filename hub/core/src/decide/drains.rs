@@ -18,9 +18,6 @@ use crate::{
     snapshot::{KnownCommand, KnownFault, Snapshot},
 };
 
-/// The resource of which a device plugin offers one for each GPU. What it offers of slices and shares tells of no number of GPUs.
-const WHOLE_GPUS: &str = "nvidia.com/gpu";
-
 /// How far each drain of the incident got, oldest first: of what it was, or of the whole node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drains<'a>(Vec<(Option<&'a GpuRef>, Stage)>);
@@ -139,9 +136,10 @@ impl Case<'_> {
 
     /// GPUs that are not offered any more, as many as are ill: the device plugin says only how many it took back, and it takes back
     /// those of which the driver reports an Xid error that is no application's, and those that are gone, for no heat and no row that
-    /// waits for a reset. One more than those, and nobody knows which.
+    /// waits for a reset. One more than those, and nobody knows which. Of a resource that counts slices or shares the spoke tells no
+    /// number of GPUs.
     fn accounted_for(&self, fault: &KnownFault) -> bool {
-        if fault.class != FaultClass::Allocatable || fault.code != WHOLE_GPUS {
+        if fault.class != FaultClass::Allocatable || fault.count == 0 {
             return false;
         }
         let node = &self.snapshot.node;

@@ -165,7 +165,7 @@ fn take_offer(part: &mut NodePart, offer: &Offer, plugin_started_at: Option<Time
         witness: Witness::Allocatable,
         value: offer.allocatable.unwrap_or_default() as f64,
         threshold: offer.capacity.unwrap_or_default() as f64,
-        count: Some(u32::try_from(missing).unwrap_or(u32::MAX)),
+        count: Some(if offer.counts_gpus { u32::try_from(missing).unwrap_or(u32::MAX) } else { 0 }),
         source: SOURCE,
         detail: &format!("{missing} of {} {} are not allocatable", offer.capacity.unwrap_or_default(), offer.resource),
         workload: "",
@@ -180,6 +180,6 @@ impl HeldOffer {
 
     /// The layout alone, as [`is_relayout`] compares it.
     fn as_full(&self) -> Offer {
-        Offer { resource: self.resource.clone(), capacity: self.capacity, allocatable: self.capacity }
+        Offer { resource: self.resource.clone(), counts_gpus: false, capacity: self.capacity, allocatable: self.capacity }
     }
 }

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::gpu_resources::GpuResources;
+use crate::gpu_resources::{GpuResources, is_mig};
 
-/// MIG instances, by profile.
-const MIG_PREFIX: &str = "nvidia.com/mig-";
 /// Most GPU resources of a node. There are some 20 MIG profiles.
 pub const RESOURCES_MAX: usize = 64;
 
@@ -17,6 +15,8 @@ pub const RESOURCES_MAX: usize = 64;
 pub struct Offer {
     /// Such as `nvidia.com/gpu`.
     pub resource: String,
+    /// There is one of it for each GPU: not of slices, nor of shares that bear a name of their own.
+    pub counts_gpus: bool,
     /// What the plugin registered; `None` where the resource is gone.
     pub capacity: Option<u64>,
     /// What of it may be given out; `None` where the resource is gone or unreadable.
@@ -50,11 +50,6 @@ impl Offer {
             _ => Standing::Unreadable,
         }
     }
-
-    /// Whether it counts MIG instances.
-    pub fn is_mig(&self) -> bool {
-        self.resource.starts_with(MIG_PREFIX)
-    }
 }
 
 /// The GPU resources of a node, from the two maps of its status.
@@ -65,8 +60,12 @@ pub fn offers(capacity: &BTreeMap<String, String>, allocatable: &BTreeMap<String
     names.dedup();
     names.truncate(RESOURCES_MAX);
     let count = |map: &BTreeMap<String, String>, name: &String| map.get(name).and_then(|text| quantity(text));
-    let offer =
-        |name: &String| Offer { resource: name.clone(), capacity: count(capacity, name), allocatable: count(allocatable, name) };
+    let offer = |name: &String| Offer {
+        resource: name.clone(),
+        counts_gpus: gpus.counts_gpus(name),
+        capacity: count(capacity, name),
+        allocatable: count(allocatable, name),
+    };
     names.into_iter().map(offer).collect()
 }
 
@@ -78,7 +77,7 @@ pub fn is_relayout(before: &[Offer], after: &[Offer]) -> bool {
         used.map(|offer| (offer.resource.clone(), offer.capacity)).collect()
     };
     let (before, after) = (shape(before), shape(after));
-    let mig = |shape: &[(String, Option<u64>)]| shape.iter().any(|(name, _)| name.starts_with(MIG_PREFIX));
+    let mig = |shape: &[(String, Option<u64>)]| shape.iter().any(|(name, _)| is_mig(name));
     let grew = after.iter().any(|(name, count)| before.iter().all(|(other, was)| other != name || was < count));
     before != after && (mig(&before) || mig(&after) || grew)
 }

@@ -163,7 +163,8 @@ fn gpus_that_the_device_plugin_took_back_are_those_that_are_ill_and_one_more_is_
     let story = |count, code| drained(vec![lost(Some(a.clone())), withheld(count, code)], &done);
     assert_eq!(asked(&story(1, "nvidia.com/gpu")), []);
     assert_eq!(asked(&story(2, "nvidia.com/gpu")), [None], "which the second is nobody says");
-    assert_eq!(asked(&story(1, "nvidia.com/mig-1g.10gb")), [None], "slices are not counted as GPUs are");
+    assert_eq!(asked(&story(1, "amd.com/gpu")), [], "what counts GPUs is the spoke's to say");
+    assert_eq!(asked(&story(0, "nvidia.com/mig-1g.10gb")), [None], "slices are not counted as GPUs are");
     let mut more = story(1, "nvidia.com/gpu");
     more.node.allocatable_gpus = 0;
     assert_eq!(asked(&more), [None], "the node shows two by now");

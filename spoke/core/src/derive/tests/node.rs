@@ -70,6 +70,21 @@ fn seven_of_eight_counts_when_it_lasts() {
 }
 
 #[test]
+fn of_slices_that_are_held_back_no_number_of_gpus_is_told() {
+    let counted = |resource: &str| {
+        let mut scene = Scene::new();
+        scene.object(&[], &[(resource, "8", "8")]);
+        scene.object(&[], &[(resource, "8", "5")]);
+        scene.wait_s(180);
+        let fault = only(&scene.object(&[], &[(resource, "8", "5")]));
+        (fault.class, fault.count)
+    };
+    assert_eq!(counted(GPU), (FaultClass::Allocatable, 3));
+    assert_eq!(counted("nvidia.com/mig-1g.5gb"), (FaultClass::Allocatable, 0));
+    assert_eq!(counted("nvidia.com/gpu.shared"), (FaultClass::Allocatable, 0));
+}
+
+#[test]
 fn a_plugin_that_restarts_takes_no_gpu_away() {
     let mut scene = Scene::new();
     scene.object(&[], &[(GPU, "8", "8")]);
