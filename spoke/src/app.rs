@@ -9,7 +9,7 @@ mod parts;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use gpuheal_proto::chain::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,11 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Rights(rights) => {
-            print!("{}", rights.sheet.yaml(&rights.namespace));
+            if !rights.namespaces.is_empty() && !rights.sheet.narrows() {
+                let why = format!("--namespaces: nothing that {} gives is about pods or workloads", rights.sheet.name());
+                Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
+            }
+            print!("{}", rights.sheet.yaml(&rights.namespace, &rights.namespaces));
             ExitCode::SUCCESS
         }
         Command::Doctor(doctor) => self::examine(&doctor),

@@ -89,6 +89,10 @@ pub struct Doctor {
     /// How far the spoke is to go here; mode approve takes what heal does.
     #[arg(long, value_enum, default_value_t = Grant::Observe)]
     pub mode: Grant,
+    /// Namespaces in which pods may be evicted or deleted, and workloads restarted, as `rights` was told; when left out, all of them, or
+    /// those with GPU pods in which it may.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = namespace)]
+    pub namespaces: Vec<String>,
     /// What is looked at in the cluster.
     #[command(flatten)]
     pub sources: Sources,
@@ -123,6 +127,10 @@ pub struct Rights {
     /// Namespace of our own objects.
     #[arg(long, env = "GPUHEAL_NAMESPACE", default_value = kubernetes::NAMESPACE, value_parser = namespace)]
     pub namespace: String,
+    /// Namespaces in which pods may be evicted or deleted, and workloads restarted; all of them when left out. For heal, restart and
+    /// past-budgets.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = namespace)]
+    pub namespaces: Vec<String>,
 }
 
 /// Settings of `run`.
@@ -299,8 +307,9 @@ mod tests {
     fn the_commands_of_going_live_are_ones_that_this_spoke_takes() {
         let page = include_str!("../../docs/going-live.md").replace("\\\n", " ");
         let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("gpuheal-spoke ")).collect();
-        assert_eq!(lines.len(), 3, "doctor, and two replicas");
+        assert_eq!(lines.len(), 4, "doctor, two replicas, and rights");
         for line in lines {
+            let line = line.split(" | ").next().unwrap_or(line);
             Args::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
         for file in ["kubectl apply -f deploy/spoke\n", "modes/notify.yaml", "modes/mark.yaml", "modes/heal.yaml"] {

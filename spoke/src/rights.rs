@@ -71,6 +71,16 @@ pub enum Place {
     NodeEvents,
     /// In the whole cluster.
     Cluster,
+    /// Where pods and workloads are: in the whole cluster too, or in those namespaces alone for which the files were made.
+    Workloads,
+}
+
+impl Grant {
+    /// Whether some of what it gives can be given for a few namespaces alone.
+    #[must_use]
+    pub fn narrows(self) -> bool {
+        RIGHTS.iter().any(|right| right.grant == self && right.place == Place::Workloads)
+    }
 }
 
 /// What the account may do to one resource.
@@ -214,7 +224,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::Heal,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: CORE,
         resource: "pods/eviction",
         names: &[],
@@ -223,7 +233,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::Heal,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: CORE,
         resource: "events",
         names: &[],
@@ -295,7 +305,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::Restart,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: "apps",
         resource: "deployments",
         names: &[],
@@ -304,7 +314,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::Restart,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: "apps",
         resource: "statefulsets",
         names: &[],
@@ -313,7 +323,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::Restart,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: "apps",
         resource: "daemonsets",
         names: &[],
@@ -322,7 +332,7 @@ pub const RIGHTS: &[Right] = &[
     },
     Right {
         grant: Grant::PastBudgets,
-        place: Place::Cluster,
+        place: Place::Workloads,
         group: CORE,
         resource: "pods",
         names: &[],

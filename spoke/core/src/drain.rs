@@ -18,7 +18,7 @@ use gpuheal_proto::{command::Drain, ids::GpuUuid, kubernetes::LABEL_EVICT};
 use crate::gpu_resources::GpuResources;
 
 pub use self::{
-    answer::{Answer, Reply, backoff, classify, lacks_right},
+    answer::{Answer, Reply, backoff, classify, lacks_right, lacks_right_to},
     pod::PodFacts,
     users::{Claims, Devices, Unknown, Users},
 };

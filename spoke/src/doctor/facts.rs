@@ -20,6 +20,8 @@ pub struct Facts {
     pub namespace: String,
     /// How far the account is to go.
     pub mode: Grant,
+    /// In which namespaces it is to have its rights to pods and workloads; where none is named, in all, or wherever it has them.
+    pub namespaces: Vec<String>,
     /// The API server.
     pub server: Seen<Server>,
     /// What the account may do.
@@ -114,6 +116,8 @@ pub struct Account {
     pub ours: bool,
     /// By row of the table and verb.
     pub held: BTreeMap<(usize, &'static str), bool>,
+    /// The same of rights to pods and workloads that are not held in the whole cluster, for each namespace that was asked about.
+    pub within: BTreeMap<String, BTreeSet<(usize, &'static str)>>,
     /// What no spoke ever does, and this one may.
     pub beyond: Vec<String>,
 }

@@ -3,6 +3,7 @@
 mod admission;
 mod gpus;
 mod install;
+mod rights;
 mod running;
 mod workloads;
 

@@ -37,8 +37,8 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
     let home = objects::is_there(&client, namespace);
     let gpus = GpuResources::of(&args.sources.gpu_resources);
     let gpu_pods = around::pods(&client, args, &gpus);
-    let account = access::account(&client, namespace);
-    let (home, (pods, exporter_pods), account) = tokio::join!(home, gpu_pods, account);
+    let (home, (pods, exporter_pods)) = tokio::join!(home, gpu_pods);
+    let account = access::account(&client, args, pods.as_ref().map_or(&[], Vec::as_slice)).await;
     let stateful = pods.as_ref().is_ok_and(|pods| pods.iter().any(|pod| !pod.claims.is_empty()));
     let (plugins, spokes, actions, snapshots) = tokio::join!(
         running::plugins(&client, &args.sources.device_plugin_selectors),
@@ -55,6 +55,7 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
     Ok(Facts {
         namespace: namespace.to_owned(),
         mode: args.mode,
+        namespaces: args.namespaces.clone(),
         server,
         account,
         home,

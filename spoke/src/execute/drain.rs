@@ -298,12 +298,19 @@ impl Work<'_> {
 
     /// It is to stay after all, and is named.
     fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
-        if let Some((record, told)) = self.jobs.stays(uid, why) {
+        if let Some(pod) = self.left(run, uid, why) {
             let left = format!("left on node {}: {why}", run.command.target.node.name);
-            self.tell_pod(run, Whose::from(&record), "stays", Kind::Warning, left);
-            self.skipped.push(record);
-            tell(run, Moment::of("stays", uid), told);
+            self.tell_pod(run, pod, "stays", Kind::Warning, left);
         }
+    }
+
+    /// The same, told on the node alone.
+    fn left(&mut self, run: &mut Run<'_>, uid: &str, why: &str) -> Option<Whose> {
+        let (record, told) = self.jobs.stays(uid, why)?;
+        let pod = Whose::from(&record);
+        self.skipped.push(record);
+        tell(run, Moment::of("stays", uid), told);
+        Some(pod)
     }
 
     fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
@@ -390,8 +397,11 @@ impl Work<'_> {
         if evicted {
             run.ctx.deps.metrics.inc(metrics::EVICTED, &[]);
         }
-        if let Outcome::NoRight { why } = &outcome {
-            return self.leave(run, &uid, why);
+        match &outcome {
+            // Where we may evict nobody we may post no Event either: the same role gives both.
+            Outcome::NoRight { why } if !self.jobs.may_pass_budget(&uid) => return drop(self.left(run, &uid, why)),
+            Outcome::NoRight { why } => return self.leave(run, &uid, why),
+            _ => {}
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
             tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");

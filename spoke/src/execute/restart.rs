@@ -7,6 +7,7 @@ use gpuheal_proto::{
     kubernetes::FIELD_MANAGER,
     workload::{Workload, WorkloadKind},
 };
+use gpuheal_spoke_core::drain::lacks_right_to;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::{
     Api,
@@ -85,8 +86,11 @@ async fn one(run: &Run<'_>, owner: &Workload) -> Result<Option<Verdict>, Halt> {
     let resource = resource(owner.kind());
     let api: Api<DynamicObject> = Api::namespaced_with(run.ctx.kube.client(), owner.namespace(), &resource);
     for attempt in 0..ATTEMPTS_MAX {
-        let Some(object) = run.ctx.kube.call("get workload", api.get_opt(owner.name())).await.map_err(halt)? else {
-            return Ok(None);
+        let object = match run.ctx.kube.call("get workload", api.get_opt(owner.name())).await {
+            Ok(Some(object)) => object,
+            Ok(None) => return Ok(None),
+            Err(error) if no_right(&error, "get", &resource) => return left(format!("stays: {error}")),
+            Err(error) => return Err(halt(error)),
         };
         let uid = object.metadata.uid.unwrap_or_default();
         if owner.uid().is_some_and(|meant| meant != uid) {
@@ -106,11 +110,17 @@ async fn one(run: &Run<'_>, owner: &Workload) -> Result<Option<Verdict>, Halt> {
                 return Ok(Some(Verdict::Restart));
             }
             Err(error) if error.not_found() => return Ok(None),
+            Err(error) if no_right(&error, "patch", &resource) => return left(format!("stays: {error}")),
             Err(error) if error.conflict() || error.unsent() => pause(attempt).await,
             Err(error) => return Err(halt(error)),
         }
     }
     left(format!("was changed by others {ATTEMPTS_MAX} times in a row"))
+}
+
+/// Our account may not, in that namespace or at all: another workload may be in one where it may.
+fn no_right(error: &Error, verb: &str, resource: &ApiResource) -> bool {
+    error.code() == Some(403) && lacks_right_to(&error.to_string(), verb, &resource.plural)
 }
 
 /// Whoever takes it up finds out what of it was done.

@@ -18,7 +18,7 @@ fn everything(namespace: &str) -> Vec<Value> {
 #[expect(clippy::disallowed_methods, reason = "a developer's switch, which no program has")]
 fn the_rights_in_deploy_are_those_of_the_table() {
     for sheet in Sheet::ALL {
-        let (path, text) = (shipped(sheet), sheet.yaml(NAMESPACE));
+        let (path, text) = (shipped(sheet), sheet.yaml(NAMESPACE, &[]));
         if std::env::var_os("UPDATE").is_some() {
             std::fs::write(&path, &text).unwrap();
         }
@@ -51,6 +51,42 @@ fn every_row_of_the_table_is_one_rule_of_its_file_and_there_is_no_other() {
         rules.sort();
         rows.sort();
         assert_eq!(rules, rows, "{sheet:?}");
+    }
+}
+
+#[test]
+fn for_some_namespaces_what_is_done_to_pods_and_workloads_is_in_a_role_of_each_and_in_no_role_of_the_cluster() {
+    let within = ["ml".to_owned(), "train".to_owned()];
+    for grant in Grant::ALL {
+        let objects = grant.sheet().objects_within("ns", &within);
+        if !grant.narrows() {
+            assert_eq!(objects, grant.sheet().objects("ns"), "{grant:?}");
+            continue;
+        }
+        let rules = |namespace: Option<&str>| -> Vec<(String, String)> {
+            let there = objects.iter().filter(|object| object["metadata"]["namespace"].as_str() == namespace);
+            let rules = there.flat_map(|object| object["rules"].as_array().cloned().unwrap_or_default());
+            rules.map(|rule| (rule["resources"][0].as_str().unwrap().to_owned(), rule["verbs"].to_string())).collect()
+        };
+        let rows = |place: Place| -> Vec<(String, String)> {
+            let rows = RIGHTS.iter().filter(|right| right.grant == grant && right.place == place);
+            rows.map(|right| (right.resource.to_owned(), serde_json::json!(right.verbs).to_string())).collect()
+        };
+        for namespace in &within {
+            assert_eq!(rules(Some(namespace)), rows(Place::Workloads), "{grant:?}");
+            let bound = |object: &&Value| object["kind"] == "RoleBinding" && object["metadata"]["namespace"] == namespace.as_str();
+            let binding = objects.iter().find(bound).unwrap();
+            assert_eq!(binding["roleRef"]["kind"], "Role");
+            assert_eq!(binding["subjects"][0]["namespace"], "ns", "the account is in our own namespace");
+        }
+        assert_eq!(rules(None), rows(Place::Cluster), "{grant:?}");
+    }
+}
+
+#[test]
+fn what_is_granted_in_the_whole_cluster_beside_a_narrow_file_only_reads_but_for_nodes() {
+    for right in RIGHTS.iter().filter(|right| right.place == Place::Cluster && right.resource != "nodes") {
+        assert!(right.verbs.iter().all(|verb| ["get", "list", "watch"].contains(verb)), "{right:?}");
     }
 }
 
@@ -126,7 +162,7 @@ fn the_policies_name_each_key_that_is_ours_and_bind_our_account_alone() {
         let bound = objects.iter().filter(|object| object["spec"]["policyName"] == policy["metadata"]["name"]);
         assert_eq!(bound.map(|binding| binding["spec"]["validationActions"][0].clone()).collect::<Vec<_>>(), ["Deny"]);
     }
-    let text = Sheet::Admission.yaml("ns");
+    let text = Sheet::Admission.yaml("ns", &[]);
     assert!(!text.contains('$'), "a placeholder is left");
     for key in ["status", "faulty", "last-process-time", "process-id", "plan-revision", "restarted-by"] {
         assert!(text.contains(&format!("gpu-selfhealing.io/{key}")), "{key}");
@@ -139,6 +175,7 @@ fn documented(right: &Right) -> String {
         Place::Own => "ours",
         Place::NodeEvents => NODE_EVENTS,
         Place::Cluster => "all",
+        Place::Workloads => "all, or some",
     };
     let group = if right.group.is_empty() { String::new() } else { format!(" of `{}`", right.group) };
     let name = |name: &&str| if *name == OWN_NAMESPACE { "ours".to_owned() } else { format!("`{name}`") };

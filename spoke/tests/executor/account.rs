@@ -15,10 +15,21 @@ pub(crate) fn user(home: &str) -> String {
 
 /// Installs it with these grants, under the admission policies, and gives its kubeconfig once the grants are in force.
 pub(crate) async fn install(cluster: &TestCluster, admin: &Client, home: &str, grants: &[Grant]) -> String {
+    install_within(cluster, admin, home, grants, &[]).await
+}
+
+/// The same, for pods and workloads of these namespaces alone where any is named.
+pub(crate) async fn install_within(
+    cluster: &TestCluster,
+    admin: &Client,
+    home: &str,
+    grants: &[Grant],
+    within: &[String],
+) -> String {
     cluster.apply(admin, &Sheet::Observe.objects(home)).await;
     cluster.apply(admin, &Sheet::Admission.objects(home)).await;
     for grant in grants {
-        cluster.apply(admin, &grant.sheet().objects(home)).await;
+        cluster.apply(admin, &grant.sheet().objects_within(home, within)).await;
     }
     let kubeconfig = cluster.account_kubeconfig(admin, home, ACCOUNT).await;
     let account = connect(&kubeconfig, "installer").await.unwrap();
@@ -28,18 +39,28 @@ pub(crate) async fn install(cluster: &TestCluster, admin: &Client, home: &str, g
         one_of_each.entry((right.grant, right.place)).or_insert(right);
     }
     for right in one_of_each.into_values() {
-        settled::is_true("the account has what it was granted", || may(&account, right, right.verbs[0], home)).await;
+        let there = if right.place == Place::Workloads { within } else { &[] };
+        for namespace in there.iter().map(String::as_str).chain(there.is_empty().then_some("")) {
+            let has = || may_in(&account, right, right.verbs[0], home, namespace);
+            settled::is_true("the account has what it was granted", has).await;
+        }
     }
     kubeconfig
 }
 
-/// Whether the API server lets its caller do it.
+/// Whether the API server lets its caller do it, to pods and workloads everywhere.
 pub(crate) async fn may(client: &Client, right: &Right, verb: &str, home: &str) -> bool {
+    may_in(client, right, verb, home, "").await
+}
+
+/// The same, to pods and workloads of this namespace.
+async fn may_in(client: &Client, right: &Right, verb: &str, home: &str, there: &str) -> bool {
     let name = right.names.first().map_or("", |name| if *name == OWN_NAMESPACE { home } else { name });
     let namespace = match right.place {
         Place::Own => home,
         Place::NodeEvents => NODE_EVENTS,
         Place::Cluster => "",
+        Place::Workloads => there,
     };
     let attributes = json!({
         "verb": verb, "group": right.group, "resource": right.plural(), "subresource": right.subresource(),

@@ -20,6 +20,7 @@ testkube::claims![
     before_the_install_it_says_what_is_missing_and_after_it_that_all_is_there,
     it_names_what_a_drain_would_meet,
     the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told,
+    rights_in_one_namespace_alone_are_no_problem_and_pods_in_another_are_told_of,
     a_right_to_change_nodes_without_its_policy_is_a_problem,
     a_policy_that_somebody_narrowed_is_told_with_the_place,
     a_right_to_two_objects_is_not_held_with_one_of_them,
@@ -168,6 +169,29 @@ async fn the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told(w: World
     observe.is("ok", "rights", &account::user(&w.home), "has every right that observe takes");
     assert!(observe.finding("rights", "", "may do what no spoke ever does").is_none(), "{}", observe.text);
     assert!(observe.finding("rights", "", "goes further").is_none(), "{}", observe.text);
+}
+
+async fn rights_in_one_namespace_alone_are_no_problem_and_pods_in_another_are_told_of(w: World) {
+    let (w, far) = w.granted_at_home(&[Grant::Observe, Grant::Notify, Grant::Mark, Grant::Heal]).await;
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    w.gpu_pod_in(&far, "far-1", "n1").await;
+    let (kubeconfig, user) = (w.admin_kubeconfig(), account::user(&w.home));
+    let args = ["--namespace", &*w.home, "--mode", "heal", "-o", "json"];
+    let said = doctor(&kubeconfig, &args).await;
+    let alone = said.is("note", "rights", &user, "has heal in these namespaces alone: ");
+    assert!(alone["found"].as_str().unwrap().ends_with(&w.ns), "{alone}");
+    said.is("ok", "rights", &user, "has every right that heal takes");
+    assert!(said.finding("rights", &user, "lacks").is_none(), "{}", said.text);
+    let stays = said.is("warning", "rights", &far, "1 GPU pod whose eviction the account has no right to");
+    let next = stays["next"].as_str().unwrap();
+    assert!(next.contains("gpuheal-spoke rights heal ") && next.contains(&format!("{},{far} | kubectl apply", w.ns)), "{stays}");
+    assert!(said.finding("rights", &w.ns, "").is_none(), "{}", said.text);
+    // What its owner has left out of the ceiling too surprises nobody.
+    let config = json!({"metadata": {"name": "gpu-selfhealing-config"}, "data": {"config.yaml": format!("ceiling: {{namespaces: [{}]}}", w.ns)}});
+    w.post(&format!("/api/v1/namespaces/{}/configmaps", w.home), &config).await;
+    doctor(&kubeconfig, &args).await.is("note", "rights", &far, "that the ceiling leaves out too");
+    let asked = doctor(&kubeconfig, &[&args[..], &["--namespaces", &format!("{},{far}", w.ns)]].concat()).await;
+    asked.is("problem", "rights", &user, &format!("lacks the rights for heal in {far}"));
 }
 
 async fn a_right_to_change_nodes_without_its_policy_is_a_problem(w: World) {

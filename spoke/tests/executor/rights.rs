@@ -31,6 +31,7 @@ testkube::claims![
     a_spoke_that_may_only_observe_is_ready_and_writes_in_its_own_namespace_alone,
     a_spoke_that_may_only_mark_marks_and_releases_and_evicts_nobody,
     without_the_right_to_pass_a_budget_its_pod_stays_and_is_named,
+    what_is_in_a_namespace_without_rights_stays_and_is_named_and_the_rest_is_done,
 ];
 
 fn at_once(outcome: DeadlineOutcome) -> Step {
@@ -51,7 +52,7 @@ fn row(entry: &AuditEntry, home: &str) -> Option<(usize, &'static Right)> {
         let place = match right.place {
             Place::Own => entry.namespace == home,
             Place::NodeEvents => entry.namespace == NODE_EVENTS,
-            Place::Cluster => true,
+            Place::Cluster | Place::Workloads => true,
         };
         // A list of one object by its name has that name in Kubernetes' record and none in kubesim's.
         let listed = entry.name.is_empty() && entry.uri.contains("fieldSelector=metadata.name");
@@ -196,6 +197,38 @@ async fn a_spoke_that_may_only_mark_marks_and_releases_and_evicts_nobody(w: Worl
     let end = spoke.carry_out(&w.command("n1", 3, vec![release(marked.undo)]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+}
+
+async fn what_is_in_a_namespace_without_rights_stays_and_is_named_and_the_rest_is_done(w: World) {
+    let (w, far) = w.granted_at_home(&Grant::ALL).await;
+    w.gpu_pod("web-1", "n1", json!({})).await;
+    w.gpu_pod_in(&far, "far-1", "n1").await;
+    w.create_workload("deployments", &build::deployment(&w.ns, "web", 0, 1, &[("app", "web")])).await;
+    w.post(&format!("/apis/apps/v1/namespaces/{far}/deployments"), &build::deployment(&far, "web", 0, 1, &[("app", "web")])).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+
+    // Long before the deadline, and once: what it may not it does not try again.
+    let end = spoke.carry_out(&w.command("n1", 1, vec![mark(), drain()]).await).await;
+    assert_eq!(end.state(), CommandState::Failed, "{}", end.reason);
+    for part in ["1 of 1 pods gone", &format!("left: {far}/far-1: "), "cannot create resource \"pods/eviction\""] {
+        assert!(end.reason.contains(part), "{part} is not in {}", end.reason);
+    }
+    w.gone("web-1").await;
+    assert!(w.get(&format!("/api/v1/namespaces/{far}/pods/far-1")).await.is_some());
+    let asked = w.evictions().await;
+    assert_eq!(asked.iter().filter(|entry| entry.namespace == far).count(), 1, "{asked:?}");
+
+    let owners = [&far, &w.ns].map(|namespace| format!("deployment/{namespace}/web"));
+    let end = spoke.carry_out(&w.command("n2", 1, vec![Step::RestartWorkload { owners: owners.to_vec() }]).await).await;
+    assert_eq!(end.state(), CommandState::Failed, "{}", end.reason);
+    for part in ["1 of 2 workloads restarted", &format!("deployment/{far}/web stays: "), "cannot get resource \"deployments\""] {
+        assert!(end.reason.contains(part), "{part} is not in {}", end.reason);
+    }
+    let done: Vec<_> = written_elsewhere(&w).await.into_iter().filter(|written| written.contains(&far)).collect();
+    assert_eq!(done, Vec::<String>::new());
+    // On the node it is told; in a namespace that gave no right nothing is tried but what the command asks for.
+    let told = w.writes_to("events").await;
+    assert!(told.iter().all(|entry| entry.namespace != far), "{told:?}");
 }
 
 async fn without_the_right_to_pass_a_budget_its_pod_stays_and_is_named(w: World) {

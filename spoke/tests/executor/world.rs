@@ -10,7 +10,7 @@ use gpuheal_proto::{
 };
 use gpuheal_spoke::{
     healaction::{HealAction, HealActionSpec, name_of},
-    rights::Grant,
+    rights::{Grant, Place, RIGHTS},
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -72,6 +72,23 @@ impl World {
         self.account = account::install(&self.cluster, &self.admin, &self.home, grants).await;
         take_creations(&self.admin, &self.home).await;
         self
+    }
+
+    /// The same, and as to pods and workloads in this claim's namespace alone. Gives another one, in which the account has no such
+    /// right: the namespace `far`.
+    pub(crate) async fn granted_at_home(mut self, grants: &[Grant]) -> (Self, String) {
+        self.home = format!("less-{}", self.number);
+        let far = format!("far-{}", self.number);
+        self.cluster.create_namespace(&self.admin, &far).await;
+        self.account =
+            account::install_within(&self.cluster, &self.admin, &self.home, grants, std::slice::from_ref(&self.ns)).await;
+        take_creations(&self.admin, &self.home).await;
+        for right in RIGHTS.iter().filter(|right| right.place == Place::Workloads) {
+            for verb in right.verbs {
+                self.deny_in(&far, verb, right.resource);
+            }
+        }
+        (self, far)
     }
 
     /// A replica's client, with the rights of the spoke's account: by this name the API server's record knows it.
@@ -147,6 +164,15 @@ impl World {
     pub(crate) fn deny(&self, verb: &str, resource: &str) {
         if let Some(sim) = self.cluster.as_sim() {
             sim.faults().deny(verb, resource, Some(&account::user(&self.home)));
+        }
+    }
+
+    /// The same in one namespace; whoever asks about all of them is told no as well.
+    fn deny_in(&self, namespace: &str, verb: &str, resource: &str) {
+        let Some(sim) = self.cluster.as_sim() else { return };
+        for namespace in [namespace, ""] {
+            let when = When { namespace: Some(namespace.to_owned()), ..When::verb(verb, resource) };
+            sim.faults().add(Fault::always(when.by(&account::user(&self.home)), Then::Deny));
         }
     }
 
@@ -291,6 +317,15 @@ impl World {
         pod["metadata"]["ownerReferences"] = owner("CloneSet", "web");
         json_patch::merge(&mut pod, &extra);
         self.start_pod(&pod).await
+    }
+
+    /// The same in another namespace.
+    pub(crate) async fn gpu_pod_in(&self, namespace: &str, name: &str, node: &str) {
+        let mut pod = build::gpu_pod(namespace, name, &self.name(node), 1, &[("app", "web")]);
+        pod["metadata"]["ownerReferences"] = owner("CloneSet", "web");
+        self.post(&format!("/api/v1/namespaces/{namespace}/pods"), &pod).await;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        settled::is_true("the pod is ready", || async { self.get(&path).await.is_some_and(|pod| is_ready(&pod)) }).await;
     }
 
     pub(crate) async fn cpu_pod(&self, name: &str, node: &str) -> Value {

@@ -15,9 +15,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// In the eviction handler's answer to a pod under several budgets, a 500 that has neither reason nor cause. An error of
 /// etcd's that the API server passes on has none either.
 const MANY_BUDGETS: &str = "more than one PodDisruptionBudget";
-/// How RBAC, and whoever else authorises, says that our account may not: the API server's own sentence. Of its other 403s (a budget
-/// below zero, an admission plugin) some pass by themselves.
-const NO_RIGHT: [&str; 2] = [r#"cannot create resource "pods/eviction""#, r#"cannot delete resource "pods""#];
+/// What a drain asks for of a pod, as RBAC knows it.
+const OF_A_POD: [(&str, &str); 2] = [("create", "pods/eviction"), ("delete", "pods")];
 /// Reasons of an API server that cannot make anything of a request.
 const INVALID: [&str; 4] = ["BadRequest", "Invalid", "MethodNotAllowed", "UnsupportedMediaType"];
 
@@ -108,7 +107,14 @@ pub fn classify(reply: Reply<'_>) -> Answer {
 /// Whether a 403 says that our account lacks the right to evict, or to delete.
 #[must_use]
 pub fn lacks_right(message: &str) -> bool {
-    NO_RIGHT.iter().any(|sentence| message.contains(sentence))
+    OF_A_POD.iter().any(|(verb, resource)| lacks_right_to(message, verb, resource))
+}
+
+/// How RBAC, and whoever else authorises, says that our account may not: the API server's own sentence. Of its other 403s (a budget
+/// below zero, an admission plugin) some pass by themselves.
+#[must_use]
+pub fn lacks_right_to(message: &str, verb: &str, resource: &str) -> bool {
+    message.contains(&format!("cannot {verb} resource \"{resource}\""))
 }
 
 /// How long to wait before attempt `attempt` (0 = the second call): doubled from [`BACKOFF_BASE`], between half and all of

@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::{
     admission::{self, POLICIES_SINCE},
-    seen, some,
+    rights, seen,
 };
 use crate::{
     doctor::{
         Finding, Level,
-        facts::{Account, Facts, Lease, Server},
+        facts::{Facts, Lease, Server},
     },
     fence,
     healaction::HealAction,
-    rights::{Grant, RIGHTS, Sheet},
+    rights::Sheet,
 };
 
 /// The Eviction API of policy/v1.
@@ -43,7 +43,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     clock(server, &mut all);
     home(facts, &mut all);
     if let Some(account) = seen("rights", &facts.account, &mut all) {
-        rights(facts, account, &mut all);
+        rights::findings(facts, account, &mut all);
     }
     crd(facts, &mut all);
     all.extend(admission::findings(facts, server));
@@ -84,54 +84,6 @@ fn home(facts: &Facts, all: &mut Vec<Finding>) {
     } else {
         Finding::new(Level::Problem, "namespace", name, "is missing".to_owned(), &Sheet::Observe.apply(name))
     });
-}
-
-/// One finding for each file that would mend something.
-fn rights(facts: &Facts, account: &Account, all: &mut Vec<Finding>) {
-    let who = account.user.as_str();
-    let mut held_all = true;
-    for grant in Grant::ALL.into_iter().filter(|grant| facts.mode.covers(*grant)) {
-        let rows = RIGHTS.iter().enumerate().filter(|(_, right)| right.grant == grant);
-        let asked: Vec<_> = rows.flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, right, *verb))).collect();
-        let lacking = asked.iter().filter(|(at, _, verb)| account.held.get(&(*at, *verb)) != Some(&true));
-        let lacking: Vec<String> = lacking.map(|(_, right, verb)| format!("{verb} {}", right.resource)).collect();
-        if lacking.is_empty() {
-            continue;
-        }
-        held_all = false;
-        let names: Vec<&str> = lacking.iter().map(String::as_str).collect();
-        let found = format!("lacks {} of {} rights for {}: {}", lacking.len(), asked.len(), grant.name(), some(&names));
-        all.push(Finding::new(Level::Problem, "rights", who, found, &grant.sheet().apply(&facts.namespace)));
-    }
-    if held_all {
-        all.push(Finding::new(Level::Ok, "rights", who, format!("has every right that {} takes", facts.mode.name()), ""));
-    }
-    if !account.ours {
-        let found = "these are the asker's rights: those of the spoke's account could not be asked for".to_owned();
-        all.push(Finding::new(
-            Level::Note,
-            "rights",
-            who,
-            found,
-            "ask as the spoke's account, or as somebody who may review access",
-        ));
-        return;
-    }
-    if !account.beyond.is_empty() {
-        let names: Vec<&str> = account.beyond.iter().map(String::as_str).collect();
-        let found = format!("may do what no spoke ever does: {}", some(&names));
-        all.push(Finding::new(Level::Warning, "rights", who, found, "find the binding that gives it, and take it away"));
-    }
-    let held = |(at, _, verb): &(usize, _, &'static str)| account.held.get(&(*at, *verb)) == Some(&true);
-    let further = RIGHTS.iter().enumerate().filter(|(_, right)| !facts.mode.covers(right.grant));
-    let further = further.flat_map(|(at, right)| right.verbs.iter().map(move |verb| (at, right, *verb))).filter(held);
-    let further: Vec<String> =
-        further.map(|(_, right, verb)| format!("{verb} {} ({})", right.resource, right.grant.name())).collect();
-    if !further.is_empty() {
-        let names: Vec<&str> = further.iter().map(String::as_str).collect();
-        let found = format!("goes further than {}: {}", facts.mode.name(), some(&names));
-        all.push(Finding::new(Level::Note, "rights", who, found, ""));
-    }
 }
 
 fn crd(facts: &Facts, all: &mut Vec<Finding>) {

@@ -19,8 +19,9 @@ fn well() -> Facts {
     Facts {
         namespace: NAMESPACE.to_owned(),
         mode: Grant::Heal,
+        namespaces: Vec::new(),
         server: Ok(Server { version: "v1.36.3".to_owned(), number: (1, 36), clock_off: Some(Duration::ZERO) }),
-        account: Ok(Account { user: "spoke".to_owned(), ours: true, held, beyond: Vec::new() }),
+        account: Ok(Account { user: "spoke".to_owned(), ours: true, held, within: BTreeMap::new(), beyond: Vec::new() }),
         home: Ok(true),
         crd: Ok(Some(serde_json::to_value(HealAction::crd()).unwrap())),
         policies: Ok(Sheet::Admission.objects(NAMESPACE)),
@@ -289,6 +290,48 @@ fn covering(facts: &mut Facts) -> &mut Budget {
 
 fn one(facts: &mut Facts) -> &mut Pod {
     &mut facts.pods.as_mut().unwrap()[0]
+}
+
+/// An account that may heal in these namespaces alone.
+fn narrowed(namespaces: &[&str]) -> Facts {
+    let mut facts = well();
+    lose(&mut facts, "create", "pods/eviction");
+    let lost = RIGHTS.iter().position(|right| right.resource == "pods/eviction").unwrap();
+    // Asked about are all namespaces with GPU pods.
+    account(&mut facts).within = [("ml".to_owned(), [].into())].into();
+    account(&mut facts).within.extend(namespaces.iter().map(|name| ((*name).to_owned(), [(lost, "create")].into())));
+    facts
+}
+
+#[test]
+fn rights_in_some_namespaces_alone_are_no_problem_and_pods_elsewhere_are_told_of() {
+    assert_eq!(against(&narrowed(&["ml"])), Vec::<String>::new());
+    let notes: Vec<_> = judge(&narrowed(&["ml"])).into_iter().filter(|one| one.check == "rights").map(|one| one.found).collect();
+    assert_eq!(notes, ["has heal in these namespaces alone: ml", "has every right that heal takes"]);
+    let mut elsewhere = narrowed(&["train"]);
+    let told = against(&elsewhere);
+    let [one] = told.as_slice() else { panic!("{told:#?}") };
+    assert!(one.starts_with("warning rights ml 1 GPU pod whose eviction the account has no right to"), "{one}");
+    assert!(one.contains("-> gpuheal-spoke rights heal --namespaces train,ml | kubectl apply -f -"), "{one}");
+    // Its owner has said so in the ceiling, where a drain reads it too.
+    elsewhere.config = Ok(Some("ceiling: {namespaces: [train]}".to_owned()));
+    assert_eq!(against(&elsewhere), Vec::<String>::new());
+}
+
+#[test]
+fn what_rights_were_told_to_hold_is_what_doctor_asks_for() {
+    let mut facts = narrowed(&["ml"]);
+    facts.namespaces = vec!["ml".to_owned(), "train".to_owned()];
+    let told = against(&facts);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].starts_with("problem rights spoke lacks the rights for heal in train"), "{told:#?}");
+    assert!(told[0].ends_with("-> gpuheal-spoke rights heal --namespaces ml,train | kubectl apply -f -"), "{told:#?}");
+    let mut wide = well();
+    wide.namespaces = vec!["ml".to_owned()];
+    let told = against(&wide);
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert!(told[0].starts_with("warning rights spoke has heal in every namespace"), "{told:#?}");
+    assert!(told[0].contains("kubectl delete -f deploy/spoke/modes/heal.yaml"), "{told:#?}");
 }
 
 #[test]

@@ -62,6 +62,11 @@ impl Jobs {
         }
     }
 
+    /// Whether it is not evicted any more, but deleted past its budgets.
+    pub(in super::super) fn may_pass_budget(&self, uid: &str) -> bool {
+        self.by_uid.get(uid).is_some_and(|job| job.bypass)
+    }
+
     /// Whether it went past its budget, or may have.
     pub(in super::super) fn is_past_budget(&self, uid: &str) -> bool {
         self.by_uid.get(uid).is_some_and(|job| job.past_budget)
