@@ -41,8 +41,11 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use self::restart::RESTARTED_BY;
 use self::{api::Kube, hand::HandLoop, record::Records, run::Ended, store::Actions};
+pub use self::{
+    drain::{DRA_GROUP, DRA_VERSION},
+    restart::RESTARTED_BY,
+};
 use crate::{
     ceiling::{self, Flags},
     clock::HubClock,

@@ -46,6 +46,8 @@ pub struct Facts {
     pub exporters: Seen<Vec<Exporter>>,
     /// The listener, where one was named.
     pub webhook: Option<Webhook>,
+    /// Versions of the group of ResourceClaims that the API server serves; none where it serves nothing of it.
+    pub dra: Seen<Vec<String>>,
     /// Pods that hold GPUs.
     pub pods: Seen<Vec<Pod>>,
     /// PodDisruptionBudgets.

@@ -15,7 +15,12 @@ use kube::{Api, Client, api::ListParams, client::Body};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::facts::{Facts, Seen, Server};
-use crate::{args::Doctor, clock, execute::dates::date_ms, kube_client};
+use crate::{
+    args::Doctor,
+    clock,
+    execute::{DRA_GROUP, dates::date_ms},
+    kube_client,
+};
 
 /// Longest call.
 const API_WITHIN: Duration = Duration::from_secs(15);
@@ -68,6 +73,7 @@ pub async fn look(args: &Doctor) -> Result<Facts, kube_client::Error> {
         nodes: around::nodes(&client, &gpus).await,
         exporters,
         webhook: around::webhook(args).await,
+        dra: objects::versions(&client, DRA_GROUP).await,
         pods,
         budgets,
         allowed,

@@ -22,6 +22,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
+pub use self::look::{DRA_GROUP, DRA_VERSION};
 use self::{
     evict::Outcome,
     jobs::Jobs,

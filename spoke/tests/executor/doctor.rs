@@ -124,6 +124,7 @@ async fn it_names_what_a_drain_would_meet(w: World) {
     let args = ["--namespace", &*w.home, "-o", "json"];
     let said = doctor(&w.admin_kubeconfig(), &args).await;
     let about = |name: &str| format!("{}/{name}", w.ns);
+    said.is("ok", "dra", "resource.k8s.io", "v1 is served");
     assert_eq!(said.code, Some(1));
     said.is("problem", "budget", &about("guarded"), "lets no pod go, ever: 1 of 1 must be healthy");
     let twice = said.is("problem", "budget", &about("both-1"), "is under 2 budgets");

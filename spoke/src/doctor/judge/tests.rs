@@ -42,6 +42,7 @@ fn well() -> Facts {
             without_token: Ok(401),
             with_token: Some(Ok(400)),
         }),
+        dra: Ok(vec!["v1".to_owned(), "v1beta2".to_owned()]),
         pods: Ok(vec![pod("web-1")]),
         budgets: Ok(vec![budget("web")]),
         allowed: Ok(["ml".to_owned()].into()),
@@ -105,7 +106,7 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
 #[test]
 fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
     type Spoil = fn(&mut Facts);
-    let spoilt: [(Spoil, &str, &str); 44] = [
+    let spoilt: [(Spoil, &str, &str); 45] = [
         (|f| server(f).number = (1, 21), "problem version", "upgrade"),
         (|f| server(f).number = (1, 29), "warning version", "RBAC alone guards"),
         (|f| server(f).clock_off = Some(Duration::from_secs(11)), "warning clock", "11 s apart"),
@@ -180,6 +181,11 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         ),
         (|f| webhook(f).without_token = Ok(200), "problem webhook http://spoke:8080 a post without a token is answered 200", ""),
         (|f| webhook(f).with_token = Some(Ok(401)), "problem webhook http://spoke:8080 does not take this token", "the same one"),
+        (
+            |f| f.dra = Ok(vec!["v1beta2".to_owned(), "v1beta1".to_owned()]),
+            "warning dra resource.k8s.io is served as v1beta2, v1beta1 and not as v1",
+            "1.34",
+        ),
         (|f| covering(f).desired = 3, "problem budget ml/web lets no pod go, ever: 3 of 3 must be healthy", "add a replica"),
         (|f| covering(f).healthy = 1, "warning budget ml/web 1 are healthy and 2 must be", "AlwaysAllow"),
         (|f| covering(f).failed = "no scale".to_owned(), "problem budget ml/web its numbers cannot be told", "no scale"),
@@ -352,6 +358,15 @@ fn a_claim_without_a_fresh_snapshot_is_a_warning_until_its_namespace_has_confirm
     assert_eq!(told(None, true, false), "warning ml: no VolumeSnapshot is ready to restore from, for claims of GPU pods: data");
     assert_eq!(told(None, false, false), "warning ml: the cluster has no VolumeSnapshots, for claims of GPU pods: data");
     assert_eq!(told(None, false, true), "note ml: the cluster has no VolumeSnapshots, for claims of GPU pods: data");
+}
+
+#[test]
+fn a_cluster_that_serves_nothing_of_dra_has_no_claims_to_know_of() {
+    let mut facts = well();
+    facts.dra = Ok(Vec::new());
+    assert_eq!(against(&facts), Vec::<String>::new());
+    facts.dra = Err("forbidden".to_owned());
+    assert!(against(&facts)[0].starts_with("unseen dra"));
 }
 
 #[test]

@@ -6,13 +6,19 @@ use gpuheal_proto::kubernetes::LABEL_STATEFUL_EVICTION;
 use gpuheal_spoke_core::drain::EVICT_WORDS;
 
 use super::{seen, some};
-use crate::doctor::{
-    Finding, Level,
-    facts::{Budget, Facts, Pod},
+use crate::{
+    doctor::{
+        Finding, Level,
+        facts::{Budget, Facts, Pod},
+    },
+    execute::{DRA_GROUP, DRA_VERSION},
 };
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut all = Vec::new();
+    if let Some(served) = seen("dra", &facts.dra, &mut all) {
+        all.push(dra(served));
+    }
     if let Some(known) = seen("budget", &facts.budgets, &mut all) {
         budgets(known, &mut all);
     }
@@ -21,6 +27,23 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         stateful(facts, known, &mut all);
     }
     all
+}
+
+/// A drain of one GPU asks for ResourceClaims and ResourceSlices in one version.
+fn dra(served: &[String]) -> Finding {
+    let finding = |level, found: String, next| Finding::new(level, "dra", DRA_GROUP, found, next);
+    if served.is_empty() {
+        return finding(Level::Ok, "is not served: no pod has its GPU by a ResourceClaim".to_owned(), "");
+    }
+    if served.iter().any(|version| version == DRA_VERSION) {
+        return finding(Level::Ok, format!("{DRA_VERSION} is served: what a ResourceClaim was given can be told"), "");
+    }
+    let found = format!(
+        "is served as {} and not as {DRA_VERSION}: which GPU a ResourceClaim was given is not known, and a pod with any claim counts as one \
+         that uses the faulty GPU",
+        served.join(", ")
+    );
+    finding(Level::Warning, found, "upgrade to Kubernetes 1.34, which serves v1 by default, where pods have their GPUs by claims")
 }
 
 /// Only budgets that are on pods with GPUs are in a drain's way.

@@ -20,12 +20,19 @@ use serde_json::Value;
 
 use super::{
     super::facts::{self, Seen},
-    all, get,
+    all, call, get,
 };
 use crate::{clock, healaction::HealAction, rights::Sheet};
 
 pub(super) async fn is_there(client: &Client, namespace: &str) -> Seen<bool> {
     Ok(get(&Api::<Namespace>::all(client.clone()), namespace).await?.is_some())
+}
+
+/// Versions of an API group that are served; none where nothing of it is.
+pub(super) async fn versions(client: &Client, group: &str) -> Seen<Vec<String>> {
+    let groups = call(client.list_api_groups()).await?.groups;
+    let found = groups.into_iter().find(|found| found.name == group);
+    Ok(found.into_iter().flat_map(|found| found.versions).map(|served| served.version).collect())
 }
 
 pub(super) async fn crd(client: &Client) -> Seen<Option<Value>> {

@@ -24,6 +24,12 @@ use crate::watch::{NodeEntry, Nodes};
 /// Put on a node by Kubernetes' node lifecycle controller when its kubelet has not been heard of for 50 s.
 const TAINT_UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
+/// ResourceClaims and ResourceSlices, in the one version that is asked for: Kubernetes serves it by default from 1.34 on, and the betas
+/// before it only where somebody has turned them on.
+pub const DRA_GROUP: &str = "resource.k8s.io";
+/// See [`DRA_GROUP`].
+pub const DRA_VERSION: &str = "v1";
+
 /// ResourceSlices of one node that are read: a driver has one for 128 devices.
 const SLICES_MAX: u32 = 64;
 
@@ -82,9 +88,9 @@ async fn slices(kube: &Kube, node: &str) -> Result<Vec<Value>, Error> {
 
 fn resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource {
-        group: "resource.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "resource.k8s.io/v1".to_owned(),
+        group: DRA_GROUP.to_owned(),
+        version: DRA_VERSION.to_owned(),
+        api_version: format!("{DRA_GROUP}/{DRA_VERSION}"),
         kind: kind.to_owned(),
         plural: plural.to_owned(),
     }
