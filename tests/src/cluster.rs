@@ -1,6 +1,8 @@
 //! One cluster of a run: an API server (kubesim's or Kubernetes' own) with its nodes, exporters and workloads, and the two
 //! spoke replicas that look after it. The spokes are the shipping binary and reach it by a kubeconfig, as anywhere.
 
+mod account;
+
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -68,6 +70,8 @@ pub struct Cluster {
     pub observer: Observer,
     /// Its kubeconfig's file.
     pub kubeconfig: PathBuf,
+    /// By which its spokes reach it.
+    spokes_kubeconfig: PathBuf,
     machines: Vec<Machine>,
     exporters: Exporters,
     backend: Backend,
@@ -137,6 +141,7 @@ impl Cluster {
             id: id.to_owned(),
             client,
             observer,
+            spokes_kubeconfig: kubeconfig.clone(),
             kubeconfig,
             machines,
             exporters: Exporters::default(),
@@ -185,7 +190,7 @@ impl Cluster {
     /// The same without waiting until it is ready: its address is not known yet. Gives its name.
     pub fn launch_replica(&mut self, replica: &str, settings: &SpokeSettings) -> Result<String> {
         let name = format!("{}-{replica}", self.id);
-        let kubeconfig = if settings.own_user { self.kubeconfig_of(&name)? } else { self.kubeconfig.clone() };
+        let kubeconfig = if settings.own_user { self.kubeconfig_of(&name)? } else { self.spokes_kubeconfig.clone() };
         let path = |path: &Path| path.display().to_string();
         let [duration, deadline, retry] = settings.lease;
         let args: Vec<String> = [
@@ -416,7 +421,10 @@ fn resource_of(api_version: &str, kind: &str) -> ApiResource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let plural = match kind {
         "HealAction" => "healactions".to_owned(),
-        other => format!("{}s", other.to_lowercase()),
+        other => match other.to_lowercase() {
+            policy if policy.ends_with('y') => format!("{}ies", policy.trim_end_matches('y')),
+            other => format!("{other}s"),
+        },
     };
     ApiResource { group: group.into(), version: version.into(), api_version: api_version.into(), kind: kind.into(), plural }
 }

@@ -94,15 +94,21 @@ impl Fleet {
     /// Starts all of it and waits until every cluster's leader is attached and its nodes are known to the hub.
     pub async fn start(plan: Plan, mut say: impl FnMut(&str)) -> Result<Self> {
         let mut fleet = Self::without_spokes(plan, None, &mut say).await?;
-        for (cluster, settings) in fleet.clusters.iter_mut().zip(&fleet.settings) {
+        fleet.start_spokes(&mut say).await?;
+        Ok(fleet)
+    }
+
+    /// Starts two spokes for each cluster and waits until its leader is attached and its nodes are known to the hub.
+    pub async fn start_spokes(&mut self, mut say: impl FnMut(&str)) -> Result<()> {
+        for (cluster, settings) in self.clusters.iter_mut().zip(&self.settings) {
             say(&format!("two spokes for cluster {}", cluster.id));
             cluster.start_spokes(settings).await?;
         }
-        for cluster in &fleet.clusters {
+        for cluster in &self.clusters {
             cluster.leader().await?;
-            taken_over(&fleet.pool, cluster).await?;
+            taken_over(&self.pool, cluster).await?;
         }
-        Ok(fleet)
+        Ok(())
     }
 
     /// The same but for the spokes. Without a database that is there already it gets a Postgres of its own.

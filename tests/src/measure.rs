@@ -205,20 +205,24 @@ async fn settled(fleet: &Fleet, drains: usize) -> Result<()> {
 }
 
 fn count(requests: &[AuditEntry], nodes: usize, figures: &mut Figures) {
+    figures.requests = requests_each(requests, nodes);
+    // One pod each.
+    figures.evictions_per_pod = figures.requests.get("create pods/eviction").copied().unwrap_or_default();
+}
+
+/// Requests of the spokes for each of so many nodes, by verb and resource; watches and the Lease not counted.
+fn requests_each(requests: &[AuditEntry], nodes: usize) -> BTreeMap<String, f64> {
     let ours = requests.iter().filter(|r| r.user_agent.starts_with("gpuheal-spoke") && !r.is_watch() && r.resource != "leases");
-    let mut evictions = 0.0;
+    let mut counted: BTreeMap<String, u32> = BTreeMap::new();
     for request in ours {
         let what = if request.subresource.is_empty() {
             request.resource.clone()
         } else {
             format!("{}/{}", request.resource, request.subresource)
         };
-        if request.subresource == "eviction" {
-            evictions += 1.0;
-        }
-        *figures.requests.entry(format!("{} {what}", request.verb)).or_default() += 1.0 / nodes as f64;
+        *counted.entry(format!("{} {what}", request.verb)).or_default() += 1;
     }
-    figures.evictions_per_pod = evictions / nodes as f64;
+    counted.into_iter().map(|(what, count)| (what, f64::from(count) / nodes as f64)).collect()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ enum Measure {
     Attached,
     /// New faults a second into Postgres, beside a bare INSERT of the same rows.
     Ingest,
-    /// Many faulty nodes of ten clusters at once.
+    /// Many faulty nodes at once, of ten clusters on kubesim or of Kubernetes' own API server.
     Storm,
     /// The stop switches: the fleet's, a cluster's own, a revoked identity.
     Stops,
@@ -32,6 +32,15 @@ enum Measure {
     Takeover,
     /// What a large cluster costs its spoke.
     Memory,
+}
+
+/// What serves a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kube {
+    /// kubesim
+    Sim,
+    /// Kubernetes' own control plane
+    Real,
 }
 
 /// Measures what a fault, a crowd of spokes, many faults and a storm cost.
@@ -66,8 +75,14 @@ struct Args {
     #[arg(long, default_value_t = 100_000)]
     flood: u64,
     /// storm: faulty nodes.
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one)]
     faulty: usize,
+    /// storm: what serves its clusters.
+    #[arg(long, value_enum, default_value_t = Kube::Sim)]
+    kube: Kube,
+    /// storm: its clusters; ten on kubesim and one on Kubernetes when left out, each of which is a control plane of its own.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=10))]
+    clusters: Option<u16>,
     /// stops: drains that are under way at each stop.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     drains: u16,
@@ -89,6 +104,10 @@ struct Args {
     /// How the figures are written.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|count| *count > 0).ok_or_else(|| format!("{text:?} is no number from 1 on"))
 }
 
 fn main() -> ExitCode {
@@ -129,8 +148,14 @@ async fn run(args: &Args) -> Result<()> {
         keep("ingest", json!(figures), rows(format!("new faults from {sessions} sessions"), figures.rows()));
     }
     if wanted(Measure::Storm) {
-        let figures = storm::run(args.faulty, args.seed, POLICY, |what| eprintln!("storm: {what}")).await?;
-        keep("storm", json!(figures), rows("a storm, on kubesim".to_owned(), figures.rows()));
+        let (kind, clusters, on) = match args.kube {
+            Kube::Sim => (Kind::Sim, 10, "kubesim"),
+            Kube::Real => (Kind::Real, 1, "the real API server"),
+        };
+        let clusters = args.clusters.map_or(clusters, usize::from);
+        let plan = storm::Plan { nodes: args.faulty, clusters, kind, seed: args.seed };
+        let figures = storm::run(plan, POLICY, |what| eprintln!("storm: {what}")).await?;
+        keep("storm", json!(figures), rows(format!("a storm, on {on}"), figures.rows()));
     }
     if wanted(Measure::Stops) {
         let figures = stops::run(args.drains.into(), args.seed, POLICY, |what| eprintln!("stops: {what}")).await?;
