@@ -30,6 +30,7 @@ fn restarted_by(object: &Value) -> &Value {
     &object["spec"]["template"]["metadata"]["annotations"]["gpu-selfhealing.io/restarted-by"]
 }
 
+/// Failure table, row 14.
 async fn a_restart_is_one_rollout_and_taken_up_again_is_the_same_one(w: World) {
     w.create_workload("deployments", &deployment(&w, "web")).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
