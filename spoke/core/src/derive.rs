@@ -221,9 +221,10 @@ impl Held {
         Outcome { faults, touched, ..Outcome::default() }
     }
 
-    /// Takes up faults of a node that another replica found and told, and of which the hub asks how they stand: those that are not
-    /// known here stand as they were told, age unknown, until their sources say more. Were they not, nobody would ever tell their
-    /// end: whoever has not seen a fault sees nothing end. Nothing is found by it, and nothing told.
+    /// Takes up faults of a node of which the hub asks how they stand, since nobody has told it for long. Those that another replica
+    /// found and that are not known here stand as they were told, age unknown, until their sources say more: whoever has not seen a
+    /// fault sees nothing end. Those that are known are told as they stand: what was told of them may have been lost. Nothing is
+    /// found by it.
     pub fn take_up(&mut self, node: &NodeRef, asked: &[Asked], settings: &Settings, now: Timestamp) -> Outcome {
         self.with(node, settings, now, |part, context| asked.iter().for_each(|asked| part.take_up(asked, context)))
     }

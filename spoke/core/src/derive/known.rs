@@ -180,12 +180,16 @@ impl Faults {
         known.flat_map(|known| known.again(node, &tells, known.place.as_ref().map(&gpu))).collect()
     }
 
-    /// Takes up a fault that somebody else found and told, unless it is known here: it stands as it was told until its source says more.
-    /// False: it is known, or its key is of another fault.
+    /// Takes up a fault that somebody else found and told: it stands as it was told until its source says more. One that is known here
+    /// is told as it stands. False: it is known, or its key is of another fault.
     pub(super) fn take_up(&mut self, asked: &Asked, last: Timestamp, context: &mut Context<'_>) -> bool {
         let Asked { fault, witnesses } = asked;
+        if let Some(known) = self.by_key(&fault.key) {
+            context.out.evidence.push(known.evidence());
+            return false;
+        }
         let mut known = Known::new(context.cluster, &fault.node, fault.class, &fault.code, fault.gpu.as_ref(), last);
-        if known.key != fault.key || self.by_key(&fault.key).is_some() {
+        if known.key != fault.key {
             return false;
         }
         self.make_room();

@@ -88,10 +88,12 @@ impl World {
         let well = |body: &&Body| body.ills.is_empty() && now.since(body.well_since) > WELL_BY;
         for body in cluster.bodies.values().filter(well) {
             let marked = cluster.api.nodes.get(&body.name).is_some_and(|node| node.facts.marked());
-            if !marked {
+            let incident = self.open_incident(at, body);
+            // What came to nothing is planned again some minutes later, and says so.
+            let waits = incident.is_some_and(|incident| incident.state.waiting() && !incident.reason.is_empty());
+            if !marked || waits {
                 continue;
             }
-            let incident = self.open_incident(at, body);
             let state = incident.map(|incident| (incident.state, incident.reason.as_str()));
             let said = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid, now));
             let said = said.map(|(_, decision)| (decision.reasons, decision.would_change));
@@ -105,8 +107,12 @@ impl World {
 
     fn was_overridden(&self, at: usize, body: &Body) -> bool {
         let rows = self.db.clusters.get(&self.clusters[at].id);
-        let of_body = rows.into_iter().flat_map(|rows| rows.incidents.values()).filter(|one| one.node.uid.as_str() == body.uid);
-        of_body.max_by_key(|incident| incident.opened_at).is_some_and(|last| last.state == IncidentState::Overridden)
+        let mut said = rows
+            .into_iter()
+            .flat_map(|rows| rows.incidents.values())
+            .filter(|one| one.node.uid.as_str() == body.uid && one.state == IncidentState::Overridden);
+        let ills = || body.ills.iter().filter(|(_, ill, _)| *ill != Ill::Hot);
+        said.any(|one| ills().all(|(.., since)| one.closed_at.is_some_and(|closed| closed >= *since)))
     }
 
     fn open_incident(&self, at: usize, body: &Body) -> Option<&Incident> {

@@ -103,18 +103,22 @@ fn an_xid_of_a_board_that_was_replaced_since_is_over() {
 }
 
 #[test]
-fn what_is_known_is_left_as_it_is_and_a_key_of_another_fault_is_not_believed() {
+fn what_is_known_is_told_as_it_is_and_a_key_of_another_fault_is_not_believed() {
     let mut scene = Scene::new();
     scene.page(&remapping(0));
     let told = scene.page(&remapping(1));
     let fault = only(&told);
     scene.page(&remapping(0));
-    assert!(!take_up(&mut scene, &asked(&told)).changed);
+    let out = take_up(&mut scene, &asked(&told));
+    assert!(!out.changed);
     assert_eq!(scene.state(&fault), EvidenceState::Clear, "it knows better");
+    // And says so: that it is clear was told once, to a hub that may have lost it.
+    assert_eq!(out.evidence.iter().map(|one| (one.key, one.state)).collect::<Vec<_>>(), [(fault.key, EvidenceState::Clear)]);
     let mut forged = asked(&told);
     forged[0].fault.code = "pending".to_owned();
     let mut second = next(&scene);
-    assert!(!take_up(&mut second, &forged).changed);
+    let out = take_up(&mut second, &forged);
+    assert!(!out.changed && out.evidence.is_empty());
     assert!(second.held.evidence().is_empty());
 }
 
