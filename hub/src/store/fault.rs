@@ -145,7 +145,7 @@ pub async fn faults_merge(conn: &mut PgConnection, episodes: &[Episode], now: Ti
         return Ok(());
     }
     let result = write(
-        "UPDATE faults f SET boot_id = e.boot_id, gpu_uuid = COALESCE(NULLIF(e.gpu_uuid, ''), f.gpu_uuid), \
+        "UPDATE faults f SET boot_id = COALESCE(NULLIF(e.boot_id, ''), f.boot_id), gpu_uuid = COALESCE(NULLIF(e.gpu_uuid, ''), f.gpu_uuid), \
          gpu_model = COALESCE(NULLIF(e.gpu_model, ''), f.gpu_model), onset = e.onset, value = e.value, threshold = e.threshold, count = e.count, \
          source = e.source, detail = e.detail, workload = COALESCE(NULLIF(e.workload, ''), f.workload), witnesses = e.witnesses, \
          observed_at = GREATEST(f.observed_at, e.observed_at), last_at = $21, evidence = 'seen', evidence_at = $21, \

@@ -264,7 +264,7 @@ impl NodePart {
             };
             gpus.iter().find(|gpu| gpu.is_at(place)).cloned().unwrap_or_else(named)
         };
-        self.known.again(&self.node, tells, gpu)
+        self.known.again(&self.node, self.rebooted_at, tells, gpu)
     }
 
     /// See [`super::Held::take_up`]. What was seen before the node's last boot, or of the board that was in the GPU's slot before this

@@ -168,16 +168,18 @@ impl Faults {
     }
 
     /// All that is known and has not cleared, each witness a fault of its own, as standing: it may be that nobody was told of
-    /// any. `tells` says for whom this replica speaks, `gpu` finds a GPU by its place.
+    /// any. `tells` says for whom this replica speaks, `gpu` finds a GPU by its place. What was last seen before `booted` is of a
+    /// boot that has no name here any more: under this one's nobody would know that a boot has ended it.
     pub(super) fn again(
         &mut self,
         node: &NodeRef,
+        booted: Timestamp,
         tells: impl Fn(Witness) -> bool,
         gpu: impl Fn(&GpuPlace) -> GpuRef,
     ) -> Vec<Fault> {
         let stands = |known: &&mut Known| state(&known.sights) != EvidenceState::Clear;
         let known = self.known.iter_mut().filter(stands);
-        known.flat_map(|known| known.again(node, &tells, known.place.as_ref().map(&gpu))).collect()
+        known.flat_map(|known| known.again(node, booted, &tells, known.place.as_ref().map(&gpu))).collect()
     }
 
     /// Takes up a fault that somebody else found and told: it stands as it was told until its source says more. One that is known here
@@ -329,7 +331,7 @@ impl Known {
         }
     }
 
-    fn again(&mut self, node: &NodeRef, tells: impl Fn(Witness) -> bool, gpu: Option<GpuRef>) -> Vec<Fault> {
+    fn again(&mut self, node: &NodeRef, booted: Timestamp, tells: impl Fn(Witness) -> bool, gpu: Option<GpuRef>) -> Vec<Fault> {
         let mut out = Vec::new();
         let standing = |(witness, sight): &(&Witness, &mut Sight)| tells(**witness) && sight.state != EvidenceState::Clear;
         for (witness, sight) in self.sights.iter_mut().filter(standing) {
@@ -337,7 +339,7 @@ impl Known {
             sight.onset = Onset::Standing;
             out.push(Fault {
                 key: self.key,
-                node: node.clone(),
+                node: if sight.last < booted { NodeRef { boot_id: String::new(), ..node.clone() } } else { node.clone() },
                 gpu: gpu.clone(),
                 class: self.class,
                 code: self.code.clone(),

@@ -217,7 +217,9 @@ fn merge(episodes: &mut [Fault], sight: Sight, now: Timestamp) {
     let Some(stored) = episodes.last_mut() else { return };
     let Sight { fault, onset, value, count, witnesses } = sight;
     let evidence = stored.evidence();
-    stored.node.boot_id = fault.node.boot_id;
+    if !fault.node.boot_id.is_empty() {
+        stored.node.boot_id = fault.node.boot_id;
+    }
     if let Some(gpu) = fault.gpu {
         let had = stored.known.gpu.get_or_insert_default();
         had.uuid = gpu.uuid.or(had.uuid.take());

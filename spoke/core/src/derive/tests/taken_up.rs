@@ -133,3 +133,17 @@ fn a_change_after_it_was_taken_up_is_an_edge() {
     let again = only(&second.page(&remapping(1)));
     assert_eq!((again.key, again.onset), (told.faults[0].key, Onset::Edge), "another episode");
 }
+
+/// Told again after a boot under that boot's name, it would be taken for one of this boot by the next leader.
+#[test]
+fn what_is_told_again_after_a_boot_is_not_told_as_of_that_boot() {
+    let mut first = Scene::new();
+    first.page(&[gpu(0).xid(0)]);
+    first.page(&[gpu(0).xid(79)]);
+    let uid = first.node.uid.clone();
+    assert_eq!(first.held.again(&uid, |_| true).faults[0].node.boot_id, "boot-1");
+    first.reboot();
+    first.no_page(NoPage::Unreachable);
+    let again = first.held.again(&uid, |_| true);
+    assert_eq!(again.faults[0].node.boot_id, "", "of one before this, and it is not known which");
+}
