@@ -180,6 +180,7 @@ sizes!(
     EnvelopeSignature,
     Evidence,
     Fault,
+    FaultAsked,
     GpuRef,
     JournalHead,
     NodeState,
