@@ -400,7 +400,7 @@ impl Work<'_> {
         }
         match &outcome {
             // Where we may evict nobody we may post no Event either: the same role gives both.
-            Outcome::NoRight { why } if !self.jobs.may_pass_budget(&uid) => return drop(self.left(run, &uid, why)),
+            Outcome::NoRight { why } if !self.jobs.is_past_budget(&uid) => return drop(self.left(run, &uid, why)),
             Outcome::NoRight { why } => return self.leave(run, &uid, why),
             _ => {}
         }

@@ -181,9 +181,9 @@ impl Jobs {
         let grace_secs = grace_secs(&job.pod, grace_max);
         if !job.doubt {
             job.asked_grace = Some(Duration::from_secs(grace_secs));
-            job.past_budget = job.bypass;
+            job.past_budget = job.passes();
         }
-        Some(Call { pod: job.pod.clone(), grace_secs, doubt: job.doubt, bypass: job.bypass })
+        Some(Call { pod: job.pod.clone(), grace_secs, doubt: job.doubt, bypass: job.passes() })
     }
 
     /// Whether one is on its way out: how long it is waited for hangs on its kubelet.

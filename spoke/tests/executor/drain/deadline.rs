@@ -23,6 +23,7 @@ testkube::claims![
     a_drain_whose_policy_is_to_wait_goes_on_past_its_deadline,
     a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace,
     a_pod_that_a_finalizer_holds_is_not_deleted_past_its_budget,
+    a_pod_whose_turn_came_only_past_the_deadline_is_evicted_and_not_deleted,
 ];
 
 fn at_deadline(outcome: DeadlineOutcome) -> Step {
@@ -95,4 +96,27 @@ async fn a_pod_that_a_finalizer_holds_is_not_deleted_past_its_budget(w: World) {
     let writes = w.writes_to("pods").await;
     assert!(!writes.is_empty() && writes.iter().all(|entry| entry.subresource == "eviction"), "{writes:?}");
     w.change_pod("guarded-1", json!({"metadata": {"finalizers": null}})).await;
+}
+
+async fn a_pod_whose_turn_came_only_past_the_deadline_is_evicted_and_not_deleted(w: World) {
+    w.allow_stateful_eviction().await;
+    // One of the two may go at any time.
+    w.budget("db", "db").await;
+    w.stateful_pod("db-0", "n1").await;
+    w.stateful_pod("db-1", "n2").await;
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let mut command = w.command("n1", 1, vec![mark(), at_deadline(DeadlineOutcome::BypassPdb)]).await;
+    command.level = "manual".into();
+    let end = spoke.carry_out(&command).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    for gone in ["guarded-1", "db-0"] {
+        w.gone(gone).await;
+    }
+    let ours = w.writes_to("pods").await.into_iter().filter(|entry| entry.code < 300);
+    let went: Vec<_> = ours.map(|entry| (entry.name, entry.subresource)).collect();
+    let call = |pod: &str, how: &str| (pod.to_owned(), how.to_owned());
+    assert_eq!(went, [call("guarded-1", ""), call("db-0", "eviction")]);
+    let past: Vec<_> = end.steps.iter().flat_map(|step| &step.pods).filter(|pod| pod.past_budget).map(|pod| &pod.name).collect();
+    assert_eq!(past, ["guarded-1"]);
 }

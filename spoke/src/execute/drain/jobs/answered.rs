@@ -17,6 +17,7 @@ impl Jobs {
     pub(in super::super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<String> {
         self.dirty = true;
         let job = self.by_uid.get_mut(uid)?;
+        let deleted = job.past_budget;
         let went = matches!(outcome, Outcome::Accepted | Outcome::Doubt) || job.doubt && outcome == Outcome::Gone;
         job.past_budget &= went;
         if job.state != State::Asked {
@@ -29,6 +30,14 @@ impl Jobs {
             Outcome::Unsent => job.unanswered,
             _ => 0,
         };
+        // What is said to a delete tells nothing of budgets, nor does silence.
+        if !deleted {
+            job.held = match outcome {
+                Outcome::Budget { .. } | Outcome::ManyBudgets { .. } => true,
+                Outcome::Denied { .. } | Outcome::Invalid { .. } | Outcome::Terminating => false,
+                _ => job.held,
+            };
+        }
         let (wait, reason, blocked) = match outcome {
             Outcome::Accepted => {
                 job.leave(now);
@@ -63,8 +72,10 @@ impl Jobs {
         };
         job.state = State::Waiting;
         job.attempt += 1;
-        job.due = now + wait;
-        job.blocked = blocked;
+        // A budget that may be passed is not waited for.
+        let passes = !deleted && job.passes();
+        job.due = if passes { now } else { now + wait };
+        job.blocked = blocked && !passes;
         // An answer that says nothing of why leaves what held it back before as the best that is known.
         if !reason.is_empty() {
             job.reason.clone_from(&reason);

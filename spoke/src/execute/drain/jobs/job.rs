@@ -48,7 +48,9 @@ pub(super) struct Job {
     pub(super) doubt: bool,
     /// Attempts in a row that brought no answer.
     pub(super) unanswered: u32,
-    /// It may be deleted past its budgets.
+    /// The last word on its eviction was a budget's no.
+    pub(super) held: bool,
+    /// It may be deleted past its budgets, should one be in its way.
     pub(super) bypass: bool,
     /// It was asked to be, and nothing says that it was not: in doubt it counts, also for whoever takes the drain up.
     pub(super) past_budget: bool,
@@ -73,6 +75,7 @@ impl Job {
             blocked: false,
             doubt: false,
             unanswered: 0,
+            held: false,
             bypass: false,
             past_budget: false,
             after_completion,
@@ -85,6 +88,12 @@ impl Job {
     pub(super) fn grace(&self, grace_max: Duration, silent: bool) -> Duration {
         let own = self.asked_grace.unwrap_or_else(|| Duration::from_secs(grace_secs(&self.pod, grace_max)));
         if silent { own.min(GRACE_SILENT_MAX) } else { own }
+    }
+
+    /// Whether the next call deletes it past its budgets: only where one has said no to its eviction. What a webhook is against, or
+    /// a finalizer holds, or asks to be let finish, is asked for by evictions to the end.
+    pub(super) const fn passes(&self) -> bool {
+        self.bypass && self.held && !self.after_completion && self.pod.finalizers.is_empty()
     }
 
     pub(super) const fn over(&self) -> bool {

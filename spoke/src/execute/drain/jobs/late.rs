@@ -49,9 +49,9 @@ impl Jobs {
         any
     }
 
-    /// Whatever waits is to be deleted past its budgets, except what a finalizer holds anyway, and what asked to be let finish: it
-    /// is asked for by evictions to the end. So is what is being asked
-    /// for at this very moment, in case it is refused: then soon, whatever came of the attempts before.
+    /// Whatever a budget holds back is to be deleted past it, except what a finalizer holds anyway, and what asked to be let finish: it
+    /// is asked for by evictions to the end. What was not asked for yet, or is being asked for at this very moment, is evicted like any
+    /// other, and deleted in case a budget refuses that: then at once, whatever came of the attempts before.
     pub(in super::super) fn bypass(&mut self, now: Instant) {
         let waits = |job: &&mut Job| matches!(job.state, State::Waiting | State::Asked) && job.pod.finalizers.is_empty();
         for job in self.by_uid.values_mut().filter(waits).filter(|job| !job.after_completion) {
@@ -62,12 +62,7 @@ impl Jobs {
         }
     }
 
-    /// Whether it is not evicted any more, but deleted past its budgets.
-    pub(in super::super) fn may_pass_budget(&self, uid: &str) -> bool {
-        self.by_uid.get(uid).is_some_and(|job| job.bypass)
-    }
-
-    /// Whether it went past its budget, or may have.
+    /// Whether it went past its budget, or may have, or is being asked to.
     pub(in super::super) fn is_past_budget(&self, uid: &str) -> bool {
         self.by_uid.get(uid).is_some_and(|job| job.past_budget)
     }

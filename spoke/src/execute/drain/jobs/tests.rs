@@ -178,8 +178,50 @@ fn a_pod_that_waits_for_completion_is_evicted_at_the_deadline_and_never_deleted(
     assert!(!jobs.launch("a").unwrap().bypass);
     jobs.answered("a", budget(), now);
     jobs.bypass(now);
-    assert!(!jobs.by_uid["a"].bypass, "also where budgets may be passed, its own wish is kept");
-    assert!(jobs.launch("b").unwrap().bypass);
+    assert!(!jobs.launch("a").unwrap().bypass, "also where budgets may be passed, its own wish is kept");
+    assert!(!jobs.launch("b").unwrap().bypass, "nobody has asked for it yet");
+}
+
+#[test]
+fn a_pod_that_was_never_asked_for_is_evicted_past_the_deadline_and_deleted_once_a_budget_refuses_that() {
+    let now = Instant::now();
+    for refusal in [budget(), Outcome::ManyBudgets { why: "two".into() }] {
+        let mut jobs = jobs(&["a"], &["db-0"], now);
+        jobs.launch("a").unwrap();
+        jobs.answered("a", refusal.clone(), now);
+        jobs.bypass(now);
+        assert_eq!(jobs.due(now), ["a"]);
+        assert!(jobs.launch("a").unwrap().bypass, "a budget has refused it: {refusal:?}");
+        jobs.answered("a", Outcome::Gone, now);
+        assert_eq!(jobs.due(now), ["db-0"]);
+        let asked = jobs.launch("db-0").unwrap();
+        assert!(!asked.bypass, "its own budget may allow it");
+        jobs.answered("db-0", refusal, now);
+        assert!(!jobs.records()[1].past_budget);
+        assert_eq!(jobs.due(now), ["db-0"], "a budget that may be passed is not waited for");
+        assert!(jobs.launch("db-0").unwrap().bypass);
+    }
+}
+
+#[test]
+fn what_anything_but_a_budget_refuses_is_not_deleted_past_the_deadline() {
+    let now = Instant::now();
+    let no = || Outcome::Denied { wait: None, why: "the admission webhook evict.example.com says no".into() };
+    for answers in [vec![no()], vec![budget(), no()], vec![Outcome::Again { wait: None, why: "x".into() }], vec![Outcome::Unsent]] {
+        let mut jobs = jobs(&["a"], &[], now);
+        for answer in &answers {
+            jobs.launch("a").unwrap();
+            jobs.answered("a", answer.clone(), now);
+        }
+        jobs.bypass(now);
+        assert!(!jobs.launch("a").unwrap().bypass, "after {answers:?}");
+        jobs.answered("a", no(), now);
+        assert!(!jobs.launch("a").unwrap().bypass, "after {answers:?}");
+        jobs.answered("a", budget(), now);
+        assert!(jobs.launch("a").unwrap().bypass, "a budget alone is in its way now");
+        jobs.answered("a", no(), now);
+        assert!(jobs.launch("a").unwrap().bypass, "what is said to a delete is no word on its eviction");
+    }
 }
 
 #[test]
@@ -319,6 +361,10 @@ fn an_owner_whose_uid_is_none_is_left_out_of_the_record_of_its_pod() {
 fn only_a_delete_past_the_budgets_that_took_place_or_may_have_counts_as_one() {
     let now = Instant::now();
     let mut jobs = jobs(&["evicted", "deleted", "kept", "gone", "doubted"], &[], now);
+    for uid in ["deleted", "kept", "gone", "doubted"] {
+        jobs.launch(uid).unwrap();
+        jobs.answered(uid, budget(), now);
+    }
     jobs.launch("evicted").unwrap();
     jobs.bypass(now);
     jobs.answered("evicted", Outcome::Accepted, now);
