@@ -103,9 +103,9 @@ impl Jobs {
     }
 
     /// UIDs that are to be asked for now, in order. A stateful pod's turn comes when no stateless one is left but those
-    /// that only a person can move, and no other stateful one is on its way.
+    /// that only a person can move or that asked to be let finish, and no other stateful one is on its way.
     pub(super) fn due(&self, now: Instant) -> Vec<String> {
-        let stateless_open = self.by_uid.values().any(|job| !job.stateful && !job.over() && !job.blocked);
+        let stateless_open = self.by_uid.values().any(|job| !job.stateful && !job.over() && !job.blocked && !job.after_completion);
         let stateful_moving = self.by_uid.values().any(|job| job.stateful && matches!(job.state, State::Asked | State::Leaving));
         let mut one_stateful = !stateless_open && !stateful_moving;
         let mut due = Vec::new();

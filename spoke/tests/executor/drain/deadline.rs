@@ -24,6 +24,7 @@ testkube::claims![
     a_pod_that_is_on_its_way_out_at_the_deadline_has_its_grace,
     a_pod_that_a_finalizer_holds_is_not_deleted_past_its_budget,
     a_pod_whose_turn_came_only_past_the_deadline_is_evicted_and_not_deleted,
+    a_pod_that_is_let_finish_holds_up_none_with_storage,
 ];
 
 fn at_deadline(outcome: DeadlineOutcome) -> Step {
@@ -119,4 +120,21 @@ async fn a_pod_whose_turn_came_only_past_the_deadline_is_evicted_and_not_deleted
     assert_eq!(went, [call("guarded-1", ""), call("db-0", "eviction")]);
     let past: Vec<_> = end.steps.iter().flat_map(|step| &step.pods).filter(|pod| pod.past_budget).map(|pod| &pod.name).collect();
     assert_eq!(past, ["guarded-1"]);
+}
+
+async fn a_pod_that_is_let_finish_holds_up_none_with_storage(w: World) {
+    w.allow_stateful_eviction().await;
+    w.stateful_pod("db-0", "n1").await;
+    w.stateful_pod("db-1", "n2").await;
+    w.gpu_pod("train-1", "n1", json!({"metadata": {"labels": {"gpu-selfhealing.io/evict": "after-completion"}}})).await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    // Long before its deadline.
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    w.gone("db-0").await;
+    assert!(w.pod("train-1").await.is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_null()));
+    w.delete_now("train-1").await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert!(w.evictions().await.iter().all(|entry| entry.name == "db-0"));
 }

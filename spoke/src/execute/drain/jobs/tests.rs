@@ -225,6 +225,32 @@ fn what_anything_but_a_budget_refuses_is_not_deleted_past_the_deadline() {
 }
 
 #[test]
+fn a_pod_that_waits_for_completion_holds_up_no_stateful_one_before_the_deadline_or_after_it() {
+    let now = Instant::now();
+    let plan = Plan {
+        stateless: vec![Planned { after_completion: true, ..planned("a") }, planned("b")],
+        stateful: vec![Planned { after_completion: true, ..planned("db-0") }, planned("db-1"), planned("db-2")],
+        ..Plan::default()
+    };
+    let mut jobs = Jobs::new(&plan, Duration::from_secs(60), now);
+    assert_eq!(jobs.due(now), ["b"]);
+    jobs.launch("b").unwrap();
+    jobs.answered("b", Outcome::Gone, now);
+    assert_eq!(jobs.due(now), ["db-1"]);
+    jobs.launch("db-1").unwrap();
+    assert!(jobs.due(now).is_empty(), "one by one");
+    jobs.end_patience(now);
+    assert_eq!(jobs.due(now), ["a"], "a stateful one is on its way");
+    jobs.launch("a").unwrap();
+    jobs.answered("a", budget(), now);
+    jobs.answered("db-1", Outcome::Gone, now);
+    assert_eq!(jobs.due(now), ["db-0"], "a budget holds back what was let finish, and nobody behind it");
+    jobs.launch("db-0").unwrap();
+    jobs.answered("db-0", Outcome::Gone, now);
+    assert_eq!(jobs.due(now), ["db-2"]);
+}
+
+#[test]
 fn those_on_their_way_out_are_given_their_grace_once_nobody_is_to_be_asked_for() {
     let now = Instant::now();
     let mut jobs = jobs(&["a", "b"], &[], now);
