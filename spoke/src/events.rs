@@ -55,8 +55,18 @@ impl Moment {
     /// its owner, and not all of that may be in a name: a hash may, and it is the same for whoever takes the command up.
     #[must_use]
     pub fn of(what: &'static str, uid: &str) -> Self {
-        Self { what, name: format!("{what}-{}", hex::encode(&Sha256::digest(uid)[..HASH_BYTES])) }
+        Self { what, name: format!("{what}-{}", hash(uid)) }
     }
+
+    /// The same where each of them may have one of each kind.
+    #[must_use]
+    pub fn of_kind(what: &'static str, kind: &'static str, uid: &str) -> Self {
+        Self { what, name: format!("{what}-{kind}-{}", hash(uid)) }
+    }
+}
+
+fn hash(uid: &str) -> String {
+    hex::encode(&Sha256::digest(uid)[..HASH_BYTES])
 }
 
 /// A pod that an Event is about.
@@ -244,5 +254,14 @@ mod tests {
             assert_eq!(moment.what, "returns", "what is counted by its action tells nobody's UID");
         }
         assert_ne!(Moment::of("returns", "a"), Moment::of("returns", "b"));
+    }
+
+    #[test]
+    fn moments_of_two_kinds_are_two_of_one_action() {
+        let (one, other) = (Moment::of_kind("blocked", "budget", "a"), Moment::of_kind("blocked", "admission", "a"));
+        assert_ne!(one.name, other.name);
+        assert_eq!((one.what, other.what), ("blocked", "blocked"));
+        assert_eq!(one, Moment::of_kind("blocked", "budget", "a"));
+        assert_ne!(one, Moment::of_kind("blocked", "budget", "b"));
     }
 }

@@ -25,7 +25,7 @@ use tokio::{
 pub use self::look::{DRA_GROUP, DRA_VERSION};
 use self::{
     evict::Outcome,
-    jobs::Jobs,
+    jobs::{Hold, Jobs},
     pods::{Event, Pods},
     scope::Scope,
 };
@@ -49,7 +49,8 @@ const LAST_WAIT: Duration = Duration::from_secs(60);
 /// Pods that an intent names: a node has 16 GPUs at most, and seven slices of each.
 const EXPECTED_MAX: usize = 128;
 
-/// Pods that one drain posts Events on, three each at most: evicted or deleted, and what kept it before. As many as an intent names.
+/// Pods that one drain posts Events on, nine each at most: evicted or deleted, left, and seven kinds of what kept it before
+/// ([`Hold`]). As many as an intent names.
 const TOLD_MAX: usize = EXPECTED_MAX;
 
 /// Drains the node.
@@ -108,7 +109,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     };
     for record in work.skipped.clone() {
         let left = format!("left on node {}: {}", run.command.target.node.name, record.reason);
-        work.tell_pod(run, Whose::from(&record), "stays", Kind::Warning, left);
+        work.tell_pod(run, Whose::from(&record), Moment::of("stays", &record.uid), Kind::Warning, left);
     }
     let (node, pods) = (&run.command.target.node.name, work.jobs.len());
     tracing::info!(command.id = %run.command.id, node.name = %node, pods, scope = work.scope, "draining");
@@ -278,15 +279,15 @@ impl Work<'_> {
                 return Ok(());
             }
             if let Some(why) = self.only_ready(run, &uid) {
-                self.waits(run, &uid, &why);
+                self.waits(run, &uid, why);
                 continue;
             }
             let now = self.storage_now(run, &uid).await?;
             run.guard.pass().await?;
             // From here on nothing is waited for.
-            let unread = now.unread.as_ref().map(|why| format!("its storage could not be read: {why}"));
+            let unread = now.unread.as_ref().map(|why| (Hold::Storage, format!("its storage could not be read: {why}")));
             if let Some(why) = self.only_ready(run, &uid).or(unread) {
-                self.waits(run, &uid, &why);
+                self.waits(run, &uid, why);
             } else if let Some(why) = self.stays(run, &uid, &now) {
                 self.leave(run, &uid, &why);
             } else if let Some(call) = self.jobs.launch(&uid) {
@@ -301,7 +302,7 @@ impl Work<'_> {
     fn leave(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
         if let Some(pod) = self.left(run, uid, why) {
             let left = format!("left on node {}: {why}", run.command.target.node.name);
-            self.tell_pod(run, pod, "stays", Kind::Warning, left);
+            self.tell_pod(run, pod, Moment::of("stays", uid), Kind::Warning, left);
         }
     }
 
@@ -314,16 +315,16 @@ impl Work<'_> {
         Some(pod)
     }
 
-    fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: &str) {
+    fn waits(&mut self, run: &mut Run<'_>, uid: &str, why: (Hold, String)) {
         if let Some(told) = self.jobs.waits(uid, why, Instant::now()) {
             self.tell_blocked(run, uid, told);
         }
     }
 
     /// Why a pod with storage waits for another replica to be ready: those that were may be gone by now, and this drain evicted them.
-    fn only_ready(&self, run: &Run<'_>, uid: &str) -> Option<String> {
+    fn only_ready(&self, run: &Run<'_>, uid: &str) -> Option<(Hold, String)> {
         let pod = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty())?;
-        only_ready(pod, &look::ready_by_owner(&run.ctx.deps.nodes, &self.jobs.going()))
+        Some((Hold::Replica, only_ready(pod, &look::ready_by_owner(&run.ctx.deps.nodes, &self.jobs.going()))?))
     }
 
     /// What is known of a pod's storage now that its turn has come: minutes or hours after the plan.
@@ -364,20 +365,22 @@ impl Work<'_> {
         stays(pod, &rules).or_else(|| now.stuck.clone())
     }
 
-    fn tell_blocked(&mut self, run: &mut Run<'_>, uid: &str, told: String) {
+    /// Each kind once, also by whoever takes the drain up: an Event of that name is there already.
+    fn tell_blocked(&mut self, run: &mut Run<'_>, uid: &str, (hold, told): (Hold, String)) {
+        let moment = Moment::of_kind("blocked", hold.word(), uid);
         if let Some(pod) = self.jobs.pod(uid).map(Whose::from) {
-            self.tell_pod(run, pod, "blocked", Kind::Warning, told.clone());
+            self.tell_pod(run, pod, moment.clone(), Kind::Warning, told.clone());
         }
-        tell(run, Moment::of("blocked", uid), told);
+        tell(run, moment, told);
     }
 
     /// An Event on the pod itself, where its owners look; beyond [`TOLD_MAX`] pods the HealAction alone tells.
-    fn tell_pod(&mut self, run: &mut Run<'_>, pod: Whose, what: &'static str, kind: Kind, message: String) {
+    fn tell_pod(&mut self, run: &mut Run<'_>, pod: Whose, moment: Moment, kind: Kind, message: String) {
         if !self.told_pods.contains(pod.uid()) && self.told_pods.len() >= TOLD_MAX {
             return;
         }
         self.told_pods.insert(pod.uid().to_owned());
-        let (events, command, moment) = (run.ctx.events.clone(), run.command.clone(), Moment::of(what, pod.uid()));
+        let (events, command) = (run.ctx.events.clone(), run.command.clone());
         run.aside(None, async move { events.on_pod(&command, &pod, &moment, kind, &message).await });
     }
 
@@ -386,8 +389,9 @@ impl Work<'_> {
         for (pod, told) in self.jobs.past_budgets() {
             if self.told_past.insert(pod.uid.clone()) {
                 tracing::warn!(command.id = %run.command.id, pod.uid = pod.uid, "deleted past its budget");
-                tell(run, Moment::of("past-budget", &pod.uid), told.clone());
-                self.tell_pod(run, Whose::from(&pod), "past-budget", Kind::Warning, told);
+                let moment = Moment::of("past-budget", &pod.uid);
+                tell(run, moment.clone(), told.clone());
+                self.tell_pod(run, Whose::from(&pod), moment, Kind::Warning, told);
             }
         }
     }
@@ -405,11 +409,11 @@ impl Work<'_> {
             _ => {}
         }
         if let Some(blocked) = self.jobs.answered(&uid, outcome, Instant::now()) {
-            tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked, "eviction blocked");
+            tracing::info!(command.id = %run.command.id, pod.uid = uid, blocked = blocked.1, "eviction blocked");
             self.tell_blocked(run, &uid, blocked);
         } else if let Some(pod) = self.jobs.pod(&uid).filter(|_| evicted && !self.jobs.is_past_budget(&uid)).map(Whose::from) {
             let told = format!("evicted from node {}", run.command.target.node.name);
-            self.tell_pod(run, pod, "evict", Kind::Normal, told);
+            self.tell_pod(run, pod, Moment::of("evict", &uid), Kind::Normal, told);
         }
     }
 

@@ -53,6 +53,11 @@ pub(super) enum Outcome {
         wait: Option<Duration>,
         why: String,
     },
+    /// The API server failed at it.
+    Failed {
+        wait: Option<Duration>,
+        why: String,
+    },
     /// Not evicted, as a look has shown.
     Again {
         wait: Option<Duration>,
@@ -126,7 +131,7 @@ async fn understand(kube: &Kube, call: &Call, raw: &Raw) -> Outcome {
         Answer::WebhookFailed => Outcome::Denied { wait: None, why: words(raw) },
         Answer::Failed { retry_after } => match look(kube, &call.pod).await {
             Outcome::Again { .. } => {
-                Outcome::Denied { wait: retry_after, why: format!("the API server failed at its eviction: {}", words(raw)) }
+                Outcome::Failed { wait: retry_after, why: format!("the API server failed at its eviction: {}", words(raw)) }
             }
             settled => settled,
         },

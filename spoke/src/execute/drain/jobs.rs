@@ -1,6 +1,7 @@
 //! The pods of one drain and where each stands. No IO: told what happened and what time it is, says what is due.
 
 mod answered;
+mod hold;
 mod job;
 mod late;
 mod record;
@@ -16,10 +17,13 @@ use std::{
 use gpuheal_spoke_core::drain::{Plan, PodFacts, backoff, grace_secs};
 use tokio::time::Instant;
 
-pub(super) use self::record::{planned_record, skipped_record};
+pub(super) use self::{
+    hold::Hold,
+    record::{planned_record, skipped_record},
+};
 use self::{
     job::{GRACE_SILENT_MAX, GRACE_SLACK, Job, State},
-    record::{blocked_words, record},
+    record::record,
     returns::Returns,
 };
 use super::evict::Call;
@@ -148,13 +152,13 @@ impl Jobs {
     }
 
     /// It is asked for later, since something that time or a person mends is in the way. Gives what to tell people when that is new.
-    pub(super) fn waits(&mut self, uid: &str, why: &str, now: Instant) -> Option<String> {
+    pub(super) fn waits(&mut self, uid: &str, (hold, why): (Hold, String), now: Instant) -> Option<(Hold, String)> {
         let job = self.by_uid.get_mut(uid).filter(|job| job.state == State::Waiting)?;
         job.due = now + backoff(job.attempt, None, crate::chance::chance(0.0));
         job.attempt += 1;
         self.dirty |= job.reason != why;
-        let first = std::mem::replace(&mut job.reason, why.to_owned()).is_empty();
-        first.then(|| blocked_words(&job.pod, why))
+        job.reason = why.clone();
+        job.tell(hold, &why)
     }
 
     /// UIDs of those that go or went: nobody counts on them any more.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpuheal_spoke_core::drain::backoff;
 use tokio::time::Instant;
 
-use super::{super::evict::Outcome, Jobs, job::State, record::blocked_words};
+use super::{super::evict::Outcome, Hold, Jobs, job::State};
 
 /// Waits of what only a person or time can mend.
 const SLOW_RECHECK: Duration = Duration::from_secs(30);
@@ -13,8 +13,8 @@ const SLOW_RECHECK: Duration = Duration::from_secs(30);
 const UNREADY: &str =
     "the pod itself is not ready, and such a one may go under a budget with unhealthyPodEvictionPolicy: AlwaysAllow";
 impl Jobs {
-    /// Takes an answer; returns what to tell people when it is blocked for the first time.
-    pub(in super::super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<String> {
+    /// Takes an answer; returns what to tell people when something of that kind keeps it for the first time.
+    pub(in super::super) fn answered(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<(Hold, String)> {
         self.dirty = true;
         let job = self.by_uid.get_mut(uid)?;
         let deleted = job.past_budget;
@@ -23,7 +23,7 @@ impl Jobs {
         if job.state != State::Asked {
             return None;
         }
-        let first = job.reason.is_empty();
+        let hold = Hold::of(&outcome);
         let looked = std::mem::replace(&mut job.doubt, outcome == Outcome::Doubt);
         job.unanswered = match outcome {
             Outcome::Again { .. } | Outcome::Doubt => job.unanswered + 1,
@@ -54,7 +54,9 @@ impl Jobs {
             Outcome::Throttled { wait } => (backoff(job.attempt, wait, crate::chance::chance(0.0)), String::new(), false),
             Outcome::ManyBudgets { why } => (SLOW_RECHECK, why, true),
             Outcome::Terminating => (SLOW_RECHECK, "its namespace is going away".to_owned(), true),
-            Outcome::Denied { wait, why } => (backoff(job.attempt + 2, wait, crate::chance::chance(0.0)), why, false),
+            Outcome::Denied { wait, why } | Outcome::Failed { wait, why } => {
+                (backoff(job.attempt + 2, wait, crate::chance::chance(0.0)), why, false)
+            }
             Outcome::Again { wait: None, .. } if looked => (Duration::ZERO, String::new(), false),
             Outcome::Again { wait, why } => {
                 (backoff(job.attempt, wait, crate::chance::chance(0.0)), job.unanswered_words(why), false)
@@ -77,9 +79,10 @@ impl Jobs {
         job.due = if passes { now } else { now + wait };
         job.blocked = blocked && !passes;
         // An answer that says nothing of why leaves what held it back before as the best that is known.
-        if !reason.is_empty() {
-            job.reason.clone_from(&reason);
+        if reason.is_empty() {
+            return None;
         }
-        (first && !reason.is_empty()).then(|| blocked_words(&job.pod, &reason))
+        job.reason.clone_from(&reason);
+        job.tell(hold?, &reason)
     }
 }

@@ -1,11 +1,14 @@
 //! One pod of a drain: how far it got, how long it may take to go, and how that is said.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use gpuheal_spoke_core::drain::{PodFacts, grace_secs};
 use tokio::time::Instant;
 
-use super::record::record;
+use super::{
+    hold::Hold,
+    record::{blocked_words, record},
+};
 use crate::healaction::PodRecord;
 
 /// How long after its grace a pod may still be there before we say so; on a dead node we stop waiting then.
@@ -43,6 +46,8 @@ pub(super) struct Job {
     pub(super) attempt: u32,
     pub(super) calls: u32,
     pub(super) reason: String,
+    /// What of that was told.
+    pub(super) told: BTreeSet<Hold>,
     /// Only a person can help: stateful pods need not wait for it.
     pub(super) blocked: bool,
     pub(super) doubt: bool,
@@ -72,6 +77,7 @@ impl Job {
             attempt: 0,
             calls: 0,
             reason: String::new(),
+            told: BTreeSet::new(),
             blocked: false,
             doubt: false,
             unanswered: 0,
@@ -115,6 +121,11 @@ impl Job {
     /// What to say of an attempt that brought no answer: nothing, until there were several.
     pub(super) fn unanswered_words(&self, why: String) -> String {
         if self.unanswered < UNANSWERED_TOLD { String::new() } else { why }
+    }
+
+    /// What to tell people of what keeps it: each kind once.
+    pub(super) fn tell(&mut self, hold: Hold, why: &str) -> Option<(Hold, String)> {
+        self.told.insert(hold).then(|| (hold, blocked_words(&self.pod, why)))
     }
 
     pub(super) fn words(&self) -> String {

@@ -60,7 +60,8 @@ fn a_budgets_refusal_makes_one_pod_wait_and_is_told_once() {
     let now = Instant::now();
     let mut jobs = jobs(&["a", "b"], &["db-0"], now);
     jobs.launch("a").unwrap();
-    let told = jobs.answered("a", budget(), now).unwrap();
+    let (hold, told) = jobs.answered("a", budget(), now).unwrap();
+    assert_eq!(hold, Hold::Budget);
     assert_eq!(told, "pod ml/a cannot be evicted yet: the disruption budget web needs 3 healthy pods and has 3 currently");
     assert_eq!(jobs.due(now), ["b"], "others go on");
     let later = now + Duration::from_secs(1);
@@ -81,6 +82,41 @@ fn what_only_a_person_can_mend_does_not_hold_up_the_stateful_ones() {
     assert_eq!(jobs.due(now), ["db-0"]);
     assert!(!jobs.settled());
     assert_eq!(jobs.records()[0].state, "blocked");
+}
+
+#[test]
+fn what_keeps_a_pod_is_told_anew_when_it_is_of_another_kind_and_each_kind_once() {
+    let now = Instant::now();
+    let mut jobs = jobs(&["a"], &[], now);
+    let no = |why: &str| Outcome::Denied { wait: None, why: why.into() };
+    let many = |why: &str| Outcome::ManyBudgets { why: why.into() };
+    let failed = || Outcome::Failed { wait: None, why: "etcdserver: no leader".into() };
+    let answers = [
+        (no("first"), Some(Hold::Admission)),
+        (no("in other words"), None),
+        (budget(), Some(Hold::Budget)),
+        (Outcome::Throttled { wait: None }, None),
+        (no("again"), None),
+        (many("two"), Some(Hold::Budgets)),
+        (failed(), Some(Hold::Server)),
+        (Outcome::Terminating, Some(Hold::Refusal)),
+        (budget(), None),
+        (failed(), None),
+        (many("three"), None),
+    ];
+    for (answer, kind) in answers {
+        jobs.launch("a").unwrap();
+        let told = jobs.answered("a", answer.clone(), now);
+        assert_eq!(told.as_ref().map(|(hold, _)| *hold), kind, "{answer:?}");
+    }
+    let waits = |jobs: &mut Jobs, hold: Hold| jobs.waits("a", (hold, "later".to_owned()), now).map(|(hold, _)| hold);
+    assert_eq!(waits(&mut jobs, Hold::Replica), Some(Hold::Replica));
+    assert_eq!(waits(&mut jobs, Hold::Storage), Some(Hold::Storage));
+    assert_eq!(waits(&mut jobs, Hold::Replica), None);
+    let told = &jobs.by_uid["a"].told;
+    assert!(Hold::ALL.iter().all(|hold| told.contains(hold)), "{told:?}");
+    let words: BTreeSet<_> = Hold::ALL.into_iter().map(Hold::word).collect();
+    assert_eq!(words.len(), Hold::ALL.len(), "each in a name of its own");
 }
 
 #[test]
@@ -288,7 +324,7 @@ fn attempts_without_an_answer_are_told_from_the_third_on() {
         })
         .collect();
     let words = "pod ml/a cannot be evicted yet: Timeout: the server could not decide".to_owned();
-    assert_eq!(told, [None, None, Some(words), None]);
+    assert_eq!(told, [None, None, Some((Hold::Server, words)), None]);
     assert_eq!(jobs.records()[0].state, "blocked");
 }
 
