@@ -23,6 +23,7 @@ testkube::claims![
     a_failing_api_server_is_told_as_what_it_is,
     a_pod_whose_namespace_goes_away_is_left_to_it,
     a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out,
+    a_pod_that_a_budget_keeps_after_a_webhook_did_has_an_event_of_each,
 ];
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -238,4 +239,21 @@ async fn a_budget_that_keeps_a_pod_which_is_not_ready_is_told_with_the_way_out(w
         why.contains("guarded") && why.contains("not ready") && why.contains("unhealthyPodEvictionPolicy: AlwaysAllow"),
         "{why}"
     );
+}
+
+async fn a_pod_that_a_budget_keeps_after_a_webhook_did_has_an_event_of_each(w: World) {
+    w.guarded_pod().await;
+    let no = |why: &str| status(403, "Forbidden", &format!(r#"admission webhook "evict.example.com" denied the request: {why}"#));
+    w.wire.answer("/eviction", no("ask first"));
+    w.wire.answer("/eviction", no("in other words"));
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    spoke.told("that its budget keeps it", |status| blocked(status, "guarded-1").is_some_and(|why| why.contains("budget"))).await;
+    w.free_budget().await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    w.told_all(&command).await;
+    let event = |what: &str, kind: &str| (what.to_owned(), "guarded-1".to_owned(), kind.to_owned());
+    assert_eq!(w.pod_events().await, [event("blocked", "Warning"), event("blocked", "Warning"), event("evict", "Normal")]);
 }
