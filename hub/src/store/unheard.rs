@@ -54,8 +54,9 @@ pub async fn unheard_ask(conn: &mut PgConnection, leading: &[Leading], most: i64
     leading::bound(statement, leading).bind(most).fetch_all(conn).await
 }
 
-/// Faults of these sessions' clusters that stand and are to be asked for now, longest known first, each noted as asked for: once in
-/// each session. Those alone of which the leader has told nothing since it leads, or nothing for long.
+/// Faults of these sessions' clusters that stand and are to be asked for now, longest known first, each noted as asked for. Those alone
+/// of which the leader has told nothing since it leads, or nothing for long: what it told may have come before the fault itself,
+/// which waited in a journal and then counted as seen.
 ///
 /// # Errors
 /// When the database fails, or a row cannot be read.
@@ -66,7 +67,7 @@ pub async fn untold_ask(conn: &mut PgConnection, leading: &[Leading], most: i64)
              WHERE f.settled_at IS NULL AND f.evidence <> 'clear'
                  AND m.attached_at < clock_timestamp() - $7 * interval '1 second'
                  AND f.evidence_at < GREATEST(m.attached_at, clock_timestamp() - $8 * interval '1 second')
-                 AND (f.asked_at IS NULL OR f.asked_at < m.attached_at)
+                 AND (f.asked_at IS NULL OR f.asked_at < GREATEST(m.attached_at, clock_timestamp() - $8 * interval '1 second'))
              ORDER BY f.cluster_id, f.first_at, f.fault_key LIMIT $6 FOR UPDATE OF f SKIP LOCKED)
          UPDATE faults f SET asked_at = clock_timestamp() FROM now
          WHERE f.cluster_id = now.cluster_id AND f.fault_key = now.fault_key AND f.episode = now.episode

@@ -18,7 +18,7 @@ use crate::{
     gpu::same_place,
     incident::IncidentState,
     policy::{Policy, Settings},
-    snapshot::{Incident, Settled, Snapshot},
+    snapshot::{EvidenceState, Incident, KnownFault, Settled, Snapshot},
 };
 
 /// A view of the cluster is waited for a little longer than the moment that it must be newer than.
@@ -153,6 +153,11 @@ impl<'a> Case<'a> {
         let acts = !self.decision.commands.is_empty() || !self.decision.cancel.is_empty();
         let changed = acts || old.is_none_or(differs);
         let decision_no = if changed { self.next_no() } else { self.next_no() - 1 };
+        // What came while it was being ended, and stands, is the next incident's: nothing else would ask for that judgement.
+        let left = |fault: &KnownFault| {
+            fault.settled.is_none() && fault.evidence.state != EvidenceState::Clear && !keys.contains(&fault.key)
+        };
+        let comes_next = self.snapshot.faults.iter().any(left);
         let fresh = || self.decision.reasons.first().cloned().unwrap_or_else(|| state.to_string());
         let reason = self.persons_words(state).unwrap_or_else(fresh);
         let change = IncidentChange {
@@ -169,7 +174,7 @@ impl<'a> Case<'a> {
         };
         self.decision.incident = Some(change);
         if state.closed() {
-            self.decision.recheck_at = None;
+            self.decision.recheck_at = comes_next.then_some(self.now);
         }
     }
 

@@ -49,8 +49,8 @@ impl Memory {
         let mut asked = Vec::new();
         for fault in self.cluster(&leader.owner.cluster).faults.values_mut().filter_map(|episodes| episodes.last_mut()) {
             let stands = fault.settled().is_none() && fault.known.evidence.state != EvidenceState::Clear;
-            let untold = fault.evidence_at < since.max(now.before(NOT_TOLD_FOR));
-            if stands && untold && fault.asked_at.is_none_or(|at| at < since) {
+            let long_ago = since.max(now.before(NOT_TOLD_FOR));
+            if stands && fault.evidence_at < long_ago && fault.asked_at.is_none_or(|at| at < long_ago) {
                 fault.asked_at = Some(now);
                 asked.push((fault.known.first_at, fault.known.key, (&fault.asked()).into()));
             }

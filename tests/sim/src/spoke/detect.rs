@@ -6,6 +6,7 @@ use gpuheal_proto::{
     fault::{Asked, NodeRef, Witness},
     ids::{FaultKey, NodeUid},
     link::v1,
+    time::Timestamp,
 };
 use gpuheal_spoke_core::{
     derive::{NoPage, Nodes, Outcome, Source, Standing},
@@ -142,6 +143,13 @@ impl Spoke {
 
     pub(super) fn standing(&self, key: &FaultKey) -> Standing {
         self.held.standing(key, &self.settings, self.now.wall)
+    }
+
+    /// How the faults of a node stand by its detectors, for whoever checks.
+    #[must_use]
+    pub fn knows_of(&self, uid: &str) -> Vec<String> {
+        let known = NodeUid::parse(uid).map(|uid| self.held.evidence_of(&uid, Timestamp::EPOCH)).unwrap_or_default();
+        known.iter().map(|one| format!("{} {:?} {}", one.key.to_string().split_at(8).0, one.state, one.last)).collect()
     }
 
     /// Faults that its detectors know, for whoever checks.

@@ -8,7 +8,7 @@ use gpuheal_proto::{fault::FaultClass, ids::NodeUid, time::Timestamp, words::Mod
 use super::World;
 use crate::{
     body::{self, Body, GPUS, Ill},
-    memory::Incident,
+    memory::{Fault, Incident},
 };
 
 /// What is due is done within it, also where a command that came to nothing is planned again.
@@ -97,22 +97,37 @@ impl World {
             let state = incident.map(|incident| (incident.state, incident.reason.as_str()));
             let said = NodeUid::parse(&body.uid).ok().and_then(|uid| self.db.judgement(&cluster.id, &uid, now));
             let said = said.map(|(_, decision)| (decision.reasons, decision.would_change));
+            let knows =
+                |slot: &super::Slot| slot.spoke.as_ref().map(|spoke| (slot.replica().to_string(), spoke.knows_of(&body.uid)));
+            let known: Vec<_> = cluster.slots.iter().filter_map(knows).collect();
             let why = format!(
-                "{}/{} is marked, well since {}, its incident: {state:?}, judged: {said:?}",
+                "{}/{} is marked, well since {}, its incident: {state:?}, judged: {said:?}, known: {known:?}",
                 cluster.id, body.name, body.well_since
             );
             return self.oracle.breaks("who is well is released or says why", now, why);
         }
     }
 
+    /// A person has ended an incident of each illness's fault, which has not been clear since: the board may be another by then, and
+    /// nobody can tell.
     fn was_overridden(&self, at: usize, body: &Body) -> bool {
-        let rows = self.db.clusters.get(&self.clusters[at].id);
-        let mut said = rows
-            .into_iter()
-            .flat_map(|rows| rows.incidents.values())
-            .filter(|one| one.node.uid.as_str() == body.uid && one.state == IncidentState::Overridden);
-        let ills = || body.ills.iter().filter(|(_, ill, _)| *ill != Ill::Hot);
-        said.any(|one| ills().all(|(.., since)| one.closed_at.is_some_and(|closed| closed >= *since)))
+        let Some(rows) = self.db.clusters.get(&self.clusters[at].id) else { return false };
+        let said = |gpu: u8, ill: Ill| {
+            let of_ill = |fault: &Fault| {
+                let slot = fault.known.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string);
+                fault.node().uid.as_str() == body.uid
+                    && fault.known.class == class(ill)
+                    && slot.is_none_or(|slot| slot == body::slot(gpu))
+            };
+            let mut latest = rows.faults.values().filter_map(|episodes| episodes.last()).filter(|fault| of_ill(fault));
+            latest.any(|fault| {
+                let key = (fault.known.key, fault.known.episode);
+                let mut held = rows.incidents.values().filter(|incident| incident.faults.contains_key(&key));
+                held.any(|incident| incident.state == IncidentState::Overridden)
+            })
+        };
+        let mut ills = body.ills.iter().filter(|(_, ill, _)| *ill != Ill::Hot);
+        ills.all(|(gpu, ill, _)| said(*gpu, *ill))
     }
 
     fn open_incident(&self, at: usize, body: &Body) -> Option<&Incident> {
@@ -168,13 +183,8 @@ impl World {
         let mut unknown = Vec::new();
         for body in cluster.bodies.values() {
             for (gpu, ill, _) in &body.ills {
-                let class = match ill {
-                    Ill::RowRemap => FaultClass::RowRemap,
-                    Ill::Hot => FaultClass::Thermal,
-                    Ill::Xid => FaultClass::Xid,
-                };
-                let known =
-                    rows.faults.values().flatten().any(|fault| fault.node().uid.as_str() == body.uid && fault.known.class == class);
+                let shown = |fault: &Fault| fault.node().uid.as_str() == body.uid && fault.known.class == class(*ill);
+                let known = rows.faults.values().flatten().any(shown);
                 if !known {
                     unknown.push(format!("{:?} of GPU {gpu} of {}/{}", ill, cluster.id, body.name));
                 }
@@ -183,5 +193,14 @@ impl World {
         if let Some(first) = unknown.first() {
             self.oracle.breaks("what stands is known", now, first.clone());
         }
+    }
+}
+
+/// The class of the faults by which an illness shows.
+const fn class(ill: Ill) -> FaultClass {
+    match ill {
+        Ill::RowRemap => FaultClass::RowRemap,
+        Ill::Hot => FaultClass::Thermal,
+        Ill::Xid => FaultClass::Xid,
     }
 }
