@@ -1,6 +1,7 @@
 //! The fence object: one ConfigMap that holds the highest key epoch, hub term and trust version ever seen here. Written
 //! by compare-and-swap only when one of them rises, before the first intent under it. What cannot be read is never taken
-//! for zero: without the fence nothing is executed.
+//! for zero: without the fence nothing is executed. It also remembers that the cluster's owner has had a ConfigMap here, which a
+//! process that begins without one could not know.
 
 use std::collections::BTreeMap;
 
@@ -60,12 +61,40 @@ impl FenceStore {
         Err(Error::Contended)
     }
 
+    /// Whether a ConfigMap of the owner's was ever seen here.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn ceiling_seen(&self) -> Result<bool, Error> {
+        Ok(self.map().await?.is_some_and(|map| says_seen(map.data.as_ref())))
+    }
+
+    /// Remembers that one was; writes once in a cluster's life.
+    ///
+    /// # Errors
+    /// When it cannot be written, and where the object is not there: it ships with the account.
+    pub async fn note_ceiling(&self) -> Result<(), Error> {
+        for _ in 0..ATTEMPTS_MAX {
+            let mut map = self.map().await?.ok_or(Error::Missing)?;
+            if says_seen(map.data.as_ref()) {
+                return Ok(());
+            }
+            map.data.get_or_insert_default().insert(CEILING_SEEN.to_owned(), SEEN.to_owned());
+            match self.kube.call("note ceiling", self.api().replace(FENCE, &put_params(), &map)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.conflict() => {}
+                Err(error) => return Err(Error::Api(error)),
+            }
+        }
+        Err(Error::Contended)
+    }
+
     fn api(&self) -> Api<ConfigMap> {
         Api::namespaced(self.kube.client(), &self.namespace)
     }
 
     async fn get(&self) -> Result<(Fence, Option<ConfigMap>), Error> {
-        let map = self.kube.call("get fence", self.api().get_opt(FENCE)).await?;
+        let map = self.map().await?;
         let fence = match &map {
             Some(map) => parse(map.data.as_ref().unwrap_or(&BTreeMap::new()))?,
             None => Fence::default(),
@@ -73,8 +102,12 @@ impl FenceStore {
         Ok((fence, map))
     }
 
+    async fn map(&self) -> Result<Option<ConfigMap>, api::Error> {
+        self.kube.call("get fence", self.api().get_opt(FENCE)).await
+    }
+
     async fn put(&self, fence: Fence, map: Option<ConfigMap>) -> Result<(), api::Error> {
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let params = put_params();
         let fresh = map.is_none();
         let mut map = map.unwrap_or_else(|| ConfigMap {
             metadata: ObjectMeta { name: Some(FENCE.to_owned()), namespace: Some(self.namespace.clone()), ..ObjectMeta::default() },
@@ -93,6 +126,18 @@ impl FenceStore {
 }
 
 const KEYS: [&str; 3] = ["keyEpoch", "hubTerm", "trustVersion"];
+/// There once the cluster's owner has had a ConfigMap.
+pub const CEILING_SEEN: &str = "ceilingSeen";
+const SEEN: &str = "true";
+
+/// Any word but none: who wrote another by hand did not mean that there is no ceiling.
+pub(crate) fn says_seen(data: Option<&BTreeMap<String, String>>) -> bool {
+    data.is_some_and(|data| data.contains_key(CEILING_SEEN))
+}
+
+fn put_params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
 
 /// The numbers in its data.
 pub(crate) fn parse(data: &BTreeMap<String, String>) -> Result<Fence, Error> {
@@ -117,6 +162,9 @@ pub enum Error {
         /// Its text.
         text: String,
     },
+    /// It was deleted, or the account's files were not applied.
+    #[error("fence ConfigMap is not there")]
+    Missing,
     /// Somebody else writes it all the time.
     #[error("fence ConfigMap was changed by others {ATTEMPTS_MAX} times in a row")]
     Contended,

@@ -30,7 +30,7 @@ use crate::{
     journal::Depth,
     link::Ask,
     metrics::{self, Metrics},
-    ports::Attachment,
+    ports::{Attachment, LocalConfig},
     scrape::Rounds,
     settings::Settings,
     watch::Heard,
@@ -54,6 +54,8 @@ pub struct Deps {
     pub rounds: Arc<Rounds>,
     /// What of ours is missing in the cluster, in words?
     pub lacks: watch::Receiver<Vec<String>>,
+    /// Is the owner's ConfigMap lost?
+    pub config: watch::Receiver<Option<LocalConfig>>,
     /// How old is the watches' news?
     pub heard: Arc<Heard>,
     /// The certificate, whose end is looked up at each question.

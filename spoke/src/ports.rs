@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use gpuheal_proto::{
     ids::{FaultKey, NodeUid},
+    kubernetes::CONFIG_MAP,
     link::v1,
 };
 use gpuheal_spoke_core::drain::{Unknown, Users};
@@ -135,6 +136,51 @@ pub struct Seen {
 pub struct LocalConfig {
     /// Of the ConfigMap; empty when there is none.
     pub resource_version: String,
-    /// Text of key `config.yaml`; empty when there is none.
+    /// Text of key `config.yaml`, as it was read last; empty when it never was.
     pub yaml: String,
+    /// There is no such text any more. Nothing where there never was a ConfigMap.
+    pub lost: Option<Lost>,
+}
+
+impl LocalConfig {
+    /// Whether there is a ConfigMap, or was.
+    #[must_use]
+    pub const fn was_there(&self) -> bool {
+        !self.resource_version.is_empty() || self.lost.is_some()
+    }
+}
+
+/// How the text of the owner's ConfigMap was lost: what it limits is never lifted by that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The ConfigMap is gone.
+    Object,
+    /// Its key is.
+    Key,
+    /// The ConfigMap is gone, and what it said was never read by this process.
+    ObjectUnread,
+    /// It is there, and has not had the key since this process began.
+    KeyUnread,
+}
+
+impl Lost {
+    /// Whether this process has read a text before.
+    #[must_use]
+    pub const fn was_read(self) -> bool {
+        matches!(self, Self::Object | Self::Key)
+    }
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self {
+            Self::Object | Self::ObjectUnread => "is gone",
+            Self::Key | Self::KeyUnread => "has no key config.yaml",
+        };
+        let holds = if self.was_read() { "what it said last stays in force" } else { "nothing but releases is done" };
+        write!(
+            f,
+            "ConfigMap {CONFIG_MAP} {what}: {holds}; to lift a ceiling on purpose, let its key config.yaml hold an empty document"
+        )
+    }
 }

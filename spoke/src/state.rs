@@ -325,13 +325,7 @@ impl Deps {
 
     fn cluster_config(&self) -> v1::ClusterConfig {
         let local = self.config.borrow().clone().unwrap_or_default();
-        let errors = match gpuheal_spoke_core::ceiling::parse(&local.yaml) {
-            Ok(_) => Vec::new(),
-            Err(errors) => {
-                errors.iter().take(ERRORS_MAX).map(|error| clip(&error.to_string(), limits::REASON_BYTES_MAX).to_owned()).collect()
-            }
-        };
-        let yaml = config::narrowed(&local.yaml, self.flags);
+        let (yaml, errors) = config::told(&local, self.flags, ERRORS_MAX);
         let fits = yaml.len() <= limits::ENVELOPE_BYTES_MAX;
         v1::ClusterConfig { resource_version: local.resource_version, yaml: if fits { yaml } else { String::new() }, errors }
     }

@@ -25,7 +25,7 @@ use kube::{Client, Resource};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, ports::LocalConfig};
+use crate::{ceiling::remembered, execute::api::Kube, fence::FenceStore, metrics::Metrics, ports::LocalConfig};
 
 pub use heard::{CONFIG, DRAINED_PODS, EXPORTERS, GPU_PODS, HEAL_ACTIONS, Heard, NODES, PLUGINS, STALE_AFTER};
 pub use node::NodeEntry;
@@ -169,7 +169,7 @@ pub struct Views {
     pub exporter_changes: watch::Receiver<u64>,
     /// When device plugins started.
     pub plugins: Arc<Plugins>,
-    /// The owner's ConfigMap; nothing until it was read once.
+    /// The owner's ConfigMap; nothing until it was read once, and known whether there was one before.
     pub config: watch::Receiver<Option<LocalConfig>>,
     /// How old the news of each watch is.
     pub heard: Arc<Heard>,
@@ -200,6 +200,15 @@ pub fn spawn(
     }
     let ours = ConfigMap::url_path(&(), Some(&config.namespace));
     follow.start(heard::CONFIG, ours, Only::Fields(format!("metadata.name={CONFIG_MAP}")), keep_config);
+    let fences = FenceStore::new(Kube::new(client.clone()), config.namespace.clone());
+    let (config_map, remembering) = remembered::remembered(config_map, fences, remembered::RETRY);
+    let cancel = cancel.clone();
+    follow.tasks.spawn(async move {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = remembering => {}
+        }
+    });
     (Views { nodes, exporters, exporter_changes, plugins, config: config_map, heard }, follow.tasks)
 }
 

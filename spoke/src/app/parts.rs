@@ -12,6 +12,7 @@ use tokio::{
 use super::{Group, kube_system, needs};
 use crate::{
     args::Run,
+    ceiling,
     clock::{self, HubClock},
     derive::{self, Derive},
     elector::{Elector, ElectorHandle},
@@ -21,7 +22,7 @@ use crate::{
     journal::Journal,
     kube_client, link,
     metrics::{self, Metrics},
-    ports::{Attachment, GpuUsers, Leadership, LocalConfig, Seen},
+    ports::{Attachment, GpuUsers, Leadership, Seen},
     scrape,
     settings::Settings,
     state, tasks,
@@ -182,6 +183,7 @@ impl Parts {
             listed,
             rounds,
             lacks,
+            config: views.config.clone(),
             heard: Arc::clone(&views.heard),
             identity: Arc::clone(&keeper),
             settings: Arc::clone(&settings),
@@ -220,18 +222,16 @@ impl Parts {
             link::run(linking, link::Lanes { statuses, states, evidence, asks }, cancel).await;
         });
 
-        let mut config = views.config.clone();
+        let config = views.config.clone();
         let (stop, nodes) = (hand.cancel.clone(), views.nodes.clone());
         let (run_flags, namespace, replica) = (run.flags(), run.namespace.clone(), run.replica_id.clone());
         let (cluster, faults, client, heard) = (identity.cluster.clone(), derive, act, Arc::clone(&views.heard));
         let held_elector = elector.clone();
         hand.spawn("executor", async move {
-            let first = tokio::select! {
+            let config = tokio::select! {
                 () = stop.cancelled() => return,
-                first = first_config(&mut config, &nodes) => first,
+                config = ceiling::judged(config, &nodes) => config,
             };
-            let (config_tx, local) = watch::channel(first);
-            let forwarding = tokio::spawn(forward(config, config_tx));
             let deps = execute::Deps {
                 client,
                 namespace,
@@ -244,7 +244,7 @@ impl Parts {
                 faults,
                 leadership,
                 elector: held_elector,
-                config: local,
+                config,
                 heard,
                 flags: run_flags,
                 attachment,
@@ -252,7 +252,6 @@ impl Parts {
                 metrics,
             };
             Hand::run(deps, down, statuses_tx, stop).await;
-            forwarding.abort();
         });
 
         if let Some(path) = &run.ready_file {
@@ -269,25 +268,6 @@ impl Parts {
             why = self.sources.died() => why,
             why = self.hand.died() => why,
             why = self.link.died() => why,
-        }
-    }
-}
-
-/// The ConfigMap as first read, once nodes are known too: before that no ceiling can be judged.
-async fn first_config(config: &mut watch::Receiver<Option<LocalConfig>>, nodes: &cluster::Nodes) -> LocalConfig {
-    nodes.ready().await;
-    let first = config.wait_for(Option::is_some).await.map(|first| first.clone().unwrap_or_default());
-    match first {
-        Ok(first) => first,
-        // The watch is gone: the process is ending.
-        Err(_) => std::future::pending().await,
-    }
-}
-
-async fn forward(mut from: watch::Receiver<Option<LocalConfig>>, to: watch::Sender<LocalConfig>) {
-    while from.changed().await.is_ok() {
-        if let Some(config) = from.borrow_and_update().clone() {
-            to.send_if_modified(|known| std::mem::replace(known, config.clone()) != config);
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Facts {
     /// The fence's data.
     pub fence: Seen<Option<BTreeMap<String, String>>>,
     /// The owner's settings.
-    pub config: Seen<Option<String>>,
+    pub config: Seen<OwnersConfig>,
     /// All nodes.
     pub nodes: Seen<Vec<Node>>,
     /// All exporters that are known.
@@ -131,6 +131,28 @@ pub struct Mutator {
     pub name: String,
     /// A selector or a condition says of which: whether our patches are among them nobody can tell here.
     pub conditional: bool,
+}
+
+/// The owner's ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnersConfig {
+    /// There is none.
+    Missing,
+    /// It is there without its key.
+    NoKey,
+    /// What its key holds.
+    Text(String),
+}
+
+impl OwnersConfig {
+    /// What its key holds, where there is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Missing | Self::NoKey => None,
+            Self::Text(text) => Some(text),
+        }
+    }
 }
 
 /// Our Lease.

@@ -19,6 +19,17 @@ pub(super) async fn not_ready(deps: &Deps) -> Vec<String> {
         why.push("journal is broken: it takes no faults until a restart".to_owned());
     }
     why.extend(deps.lacks.borrow().iter().cloned());
+    match &*deps.config.borrow() {
+        Some(config) => why.extend(config.lost.map(|lost| lost.to_string())),
+        // That its watch was not heard is said below.
+        None if deps.heard.age(CONFIG).is_some() => {
+            why.push(
+                "whether the owner has had a ConfigMap here is not known, since the fence cannot be read: nothing is done"
+                    .to_owned(),
+            );
+        }
+        None => {}
+    }
     if *deps.listed.borrow() {
         // That exporters were never listed is said below, with what it means.
         let all = deps.heard.stale().into_iter().filter(|one| *one != (EXPORTERS, None));

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     journal::Limits,
+    ports::Lost,
     testing::{TestCluster, identity_into},
 };
 
@@ -19,6 +20,7 @@ struct Server {
     client: reqwest::Client,
     listed: watch::Sender<bool>,
     lacks: watch::Sender<Vec<String>>,
+    config: watch::Sender<Option<LocalConfig>>,
     rounds: Arc<Rounds>,
     cancel: CancellationToken,
     identity: tempfile::TempDir,
@@ -55,6 +57,7 @@ async fn server_unlisted(mut cluster: TestCluster, year: i32) -> Server {
     let (asks_tx, asks) = mpsc::channel(4);
     let (listed, listing) = watch::channel(true);
     let (lacks, lacking) = watch::channel(Vec::new());
+    let (config, configured) = watch::channel(Some(LocalConfig::default()));
     let (dir, rounds) = (tempfile::tempdir().unwrap(), Rounds::new());
     identity(dir.path(), year);
     let deps = Deps {
@@ -66,6 +69,7 @@ async fn server_unlisted(mut cluster: TestCluster, year: i32) -> Server {
         listed: listing,
         rounds: Arc::clone(&rounds),
         lacks: lacking,
+        config: configured,
         heard: Arc::clone(&cluster.heard),
         identity: Keeper::open(dir.path(), Arc::clone(&cluster.metrics)).unwrap(),
         settings: Arc::clone(&cluster.settings),
@@ -78,7 +82,7 @@ async fn server_unlisted(mut cluster: TestCluster, year: i32) -> Server {
     tokio::spawn(serve(listener, deps, cancel.clone()));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Server { base, cluster, asks, client, listed, lacks, rounds, cancel, identity: dir, _token: token }
+    Server { base, cluster, asks, client, listed, lacks, config, rounds, cancel, identity: dir, _token: token }
 }
 
 async fn server() -> Server {
@@ -323,6 +327,26 @@ async fn a_spoke_whose_exporters_were_never_listed_is_not_ready_and_says_that_no
     assert!(status == 503 && why.contains("exporter pods are not listed yet") && why.contains("no node is released"), "{why}");
     server.rounds.expect(std::iter::empty());
     assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()), "a cluster may have none");
+}
+
+#[tokio::test]
+async fn a_spoke_whose_owners_ceiling_is_lost_is_not_ready_and_says_how_to_lift_one_on_purpose() {
+    let server = server().await;
+    for (lost, what) in
+        [(Lost::Object, "is gone: what it said last stays"), (Lost::KeyUnread, "has no key config.yaml: nothing but")]
+    {
+        server.config.send_replace(Some(LocalConfig { lost: Some(lost), ..LocalConfig::default() }));
+        let (status, why) = server.get("/readyz").await;
+        assert!(status == 503 && why.contains(what) && why.contains("let its key config.yaml hold an empty document"), "{why}");
+    }
+    server.config.send_replace(Some(LocalConfig { resource_version: "9".into(), ..LocalConfig::default() }));
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
+    server.config.send_replace(None);
+    let watch = server.cluster.heard.begin(crate::watch::CONFIG);
+    watch.note(crate::clock::boottime());
+    assert!(server.get("/readyz").await.1.contains("the fence cannot be read"));
+    server.config.send_replace(Some(LocalConfig::default()));
+    assert_eq!(server.get("/readyz").await, (200, "ok\n".to_owned()));
 }
 
 /// Every sample of a page by name and labels; the page must be without a bad line.

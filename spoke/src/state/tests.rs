@@ -229,7 +229,7 @@ async fn the_owners_config_is_told_as_it_is_with_what_is_wrong_in_it() {
     let first = teller.snapshot().await;
     assert_eq!((first.part, first.parts, first.config), (1, 1, Some(v1::ClusterConfig::default())));
     let yaml = "cooldown: soon\n".to_owned();
-    teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml: yaml.clone() }));
+    teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml: yaml.clone(), lost: None }));
     let config = teller.delta().await.config.unwrap();
     assert_eq!((config.resource_version.as_str(), config.yaml, config.errors.len()), ("9", yaml, 1));
 }
@@ -395,7 +395,7 @@ async fn what_the_flags_narrow_is_told_as_part_of_the_owners_config() {
     let first = parse(&teller.snapshot().await.config.unwrap());
     assert_eq!((first.cooldown, first.notify_only), (Some(Duration::from_secs(1800)), true));
     let yaml = "cooldown: 1h\nalertLevel: P1\nnotifyOnly: false\n".to_owned();
-    teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml }));
+    teller.config.send_replace(Some(LocalConfig { resource_version: "9".into(), yaml, lost: None }));
     let told = parse(&teller.delta().await.config.unwrap());
     assert_eq!((told.cooldown, told.notify_only), (Some(Duration::from_secs(3600)), true), "the more careful of the two");
     assert_eq!(told.alert_level, Some(gpuheal_proto::words::Level::P0));

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail by it")]
 
 mod account;
+mod ceiling;
 mod dates;
 mod doctor;
 mod drain;
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
             overridden::claims(),
             others::claims(),
             unheard::claims(),
+            ceiling::claims(),
             machines::claims(),
             restart::claims(),
             healaction::claims(),

@@ -5,7 +5,7 @@ use gpuheal_proto::{
     command::{Command, Others},
     link::v1::{CommandState, CommandStatus, RefusalCode},
 };
-use gpuheal_spoke::ports::{LocalConfig, Standing};
+use gpuheal_spoke::ports::Standing;
 use gpuheal_spoke_core::verify::marker;
 use serde_json::{Value, json};
 use testkube::settled;
@@ -157,7 +157,7 @@ async fn a_mode_that_is_lowered_mid_drain_stops_it_and_the_mark_stays(w: World) 
     w.guarded_pod().await;
     let mut spoke = Spoke::leading(&w, "a", "ceiling: {mode: heal}").await;
     let command = held_drain(&w, &spoke).await;
-    spoke.config.send_replace(LocalConfig { resource_version: "2".into(), yaml: "ceiling: {mode: mark}".into() });
+    spoke.configured(&w, "ceiling: {mode: mark}").await;
     let end = spoke.ended(command.id).await;
     assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::OverCeiling), "{}", end.reason);
     let asked = w.wire.evictions().len();

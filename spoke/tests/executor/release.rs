@@ -4,7 +4,7 @@ use gpuheal_proto::{
     ids::CommandId,
     link::v1::{CommandState, RefusalCode, UndoField, UndoKind, UndoRecord},
 };
-use gpuheal_spoke::{healaction::name_of, ports::LocalConfig};
+use gpuheal_spoke::healaction::name_of;
 use serde_json::json;
 use testkube::settled;
 
@@ -48,7 +48,7 @@ async fn a_release_takes_off_what_is_ours_and_leaves_a_persons_cordon(w: World) 
 async fn our_own_cordon_goes_and_without_a_record_from_the_hub_the_clusters_own_is_used(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "ceiling: {nodesOut: 1}").await;
     spoke.carry_out(&w.command("n1", 1, vec![mark()]).await).await;
-    spoke.config.send_replace(LocalConfig { resource_version: "2".into(), yaml: "ceiling: {stop: true}".into() });
+    spoke.configured(&w, "ceiling: {stop: true}").await;
     let end = spoke.carry_out(&w.command("n1", 2, vec![release(None)]).await).await;
     assert_eq!(end.state(), CommandState::Succeeded, "a release waits for no ceiling: {}", end.reason);
     assert_eq!(marks(&w.node("n1").await), (false, 0, false));

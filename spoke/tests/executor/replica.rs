@@ -1,4 +1,4 @@
-//! One replica of a spoke: elector, watches and hand as they ship. The claim is its link, its detectors and its ConfigMap.
+//! One replica of a spoke: elector, watches and hand as they ship. The claim is its link and its detectors.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,7 +13,7 @@ use gpuheal_proto::{
     link::v1,
 };
 use gpuheal_spoke::{
-    ceiling::Flags,
+    ceiling::{self, Flags},
     clock::{self, HubClock},
     elector::{self, Elector, ElectorHandle},
     execute::{Deps, Hand, dates},
@@ -61,7 +61,8 @@ pub(crate) struct Spoke {
     pub(crate) faults: Arc<Faults>,
     pub(crate) exporter: Arc<Exporter>,
     pub(crate) clock: Arc<HubClock>,
-    pub(crate) config: watch::Sender<LocalConfig>,
+    /// The owner's ConfigMap as the shipped watch shows it to the hand.
+    pub(crate) config: watch::Receiver<LocalConfig>,
     pub(crate) attachment: watch::Sender<Attachment>,
     pub(crate) elector: ElectorHandle,
     pub(crate) seen: watch::Receiver<Seen>,
@@ -85,8 +86,11 @@ pub(crate) fn election(w: &World, identity: &str) -> elector::Config {
 }
 
 impl Spoke {
-    /// Starts one; whether it leads is the elector's to find out.
+    /// Starts one; whether it leads is the elector's to find out. The ConfigMap says so before, where that is anything.
     pub(crate) async fn start(w: &World, replica: &str, config: &str) -> Self {
+        if !config.is_empty() {
+            w.configure(config).await;
+        }
         let clock = HubClock::new();
         clock.set(clock::wall(), Duration::from_millis(2));
         let client = dates::witnessed(w.client(replica).await, Arc::clone(&clock));
@@ -100,11 +104,11 @@ impl Spoke {
             resync: Duration::from_secs(3600),
         };
         let (views, watches) = cluster::spawn(&client, &settings, vec![], &metrics, &stop);
-        tokio::time::timeout(settled::BOUND, views.nodes.ready()).await.unwrap();
+        let config = ceiling::judged(views.config.clone(), &views.nodes);
+        let config = tokio::time::timeout(settled::BOUND, config).await.unwrap();
         let (leadership, elector) = Elector::spawn(client.clone(), election(w, replica)).unwrap();
         let (down, down_rx) = mpsc::channel(64);
         let (up_tx, up) = mpsc::channel(1024);
-        let (config, config_rx) = watch::channel(LocalConfig { resource_version: "1".into(), yaml: config.into() });
         let (attachment, attachment_rx) = watch::channel(Attachment { generation: Some(1), hub_term: 1, ..Attachment::default() });
         let (seen_tx, seen) = watch::channel(Seen::default());
         let faults = Arc::new(Faults(Mutex::new(Standing::Present)));
@@ -122,7 +126,7 @@ impl Spoke {
             users: exporter.clone(),
             leadership,
             elector: elector.clone(),
-            config: config_rx,
+            config: config.clone(),
             heard: Arc::clone(&heard),
             flags: Flags::default(),
             attachment: attachment_rx,
@@ -196,6 +200,19 @@ impl Spoke {
             assert!(tokio::time::Instant::now() < until, "not taken within {:?}: {}", settled::BOUND, end.reason);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The owner writes the ConfigMap. Returns once the watch has brought it here.
+    pub(crate) async fn configured(&self, w: &World, yaml: &str) {
+        w.configure(yaml).await;
+        self.hears("what the owner wrote", |config| config.yaml == yaml && config.lost.is_none()).await;
+    }
+
+    /// Waits until the watch of the ConfigMap shows this.
+    pub(crate) async fn hears(&self, what: &str, fits: impl Fn(&LocalConfig) -> bool) {
+        let mut config = self.config.clone();
+        let heard = tokio::time::timeout(settled::BOUND, config.wait_for(|config| fits(config))).await;
+        assert!(heard.is_ok_and(|heard| heard.is_ok()), "not heard within {:?}: {what}", settled::BOUND);
     }
 
     pub(crate) async fn ack(&self, status: &v1::CommandStatus) {

@@ -8,7 +8,6 @@ use gpuheal_spoke::{
     clock,
     watch::{CONFIG, DRAINED_PODS, HEAL_ACTIONS, STALE_AFTER},
 };
-use serde_json::json;
 use testkube::settled;
 
 use crate::{
@@ -49,8 +48,7 @@ async fn a_drain_under_way_evicts_nobody_while_the_stop_switch_is_not_heard_and_
     assert!(w.pod("guarded-1").await.is_some());
     // What comes through ends the silence: an owner who writes, or the next bookmark.
     w.wire.stall_config(false);
-    let config = format!("/api/v1/namespaces/{}/configmaps", w.home);
-    w.post(&config, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpu-selfhealing-config"}})).await;
+    w.configure("").await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     w.gone("guarded-1").await;

@@ -102,6 +102,13 @@ impl Wire {
         self.sent().into_iter().filter(Sent::is_eviction).collect()
     }
 
+    /// What was written but records, Events, Lease and fence: to nodes, pods and workloads.
+    pub(crate) fn touched(&self) -> Vec<Sent> {
+        let own = ["/healactions", "/events", "/leases/", "/configmaps/"];
+        let touches = |sent: &Sent| sent.method != "GET" && !own.iter().any(|own| sent.path.contains(own));
+        self.sent().into_iter().filter(touches).collect()
+    }
+
     /// The next such POST is done, and its answer does not come.
     pub(crate) fn lose_answer(&self, end: &'static str) {
         self.spoilt.lock().unwrap().lost = Some(end);

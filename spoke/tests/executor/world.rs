@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::Stdio, sync::Arc};
 use gpuheal_proto::{
     command::{Command, Step},
     ids::CommandId,
-    kubernetes::LEASE,
+    kubernetes::{CONFIG_KEY, CONFIG_MAP, LEASE},
 };
 use gpuheal_spoke::{
     healaction::{HealAction, HealActionSpec, name_of},
@@ -418,6 +418,31 @@ impl World {
     pub(crate) async fn delete_now(&self, pod: &str) {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
         raw::delete(&self.admin, &self.core(&format!("pods/{pod}")), Some(&options)).await.expect(200);
+    }
+
+    fn config_path(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps/{CONFIG_MAP}", self.home)
+    }
+
+    /// As the cluster's owner writes the ConfigMap, also anew.
+    pub(crate) async fn configure(&self, yaml: &str) {
+        self.write_config(json!({CONFIG_KEY: yaml})).await;
+    }
+
+    /// Whatever its data is, and nothing else in it.
+    pub(crate) async fn write_config(&self, data: Value) {
+        let path = self.config_path();
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP}, "data": data});
+        if self.get(&path).await.is_some() {
+            raw::put(&self.admin, &path, &map).await.expect(200);
+        } else {
+            self.post(&format!("/api/v1/namespaces/{}/configmaps", self.home), &map).await;
+        }
+    }
+
+    /// As somebody deletes it, who may not know what it was for.
+    pub(crate) async fn delete_config(&self) {
+        raw::delete(&self.admin, &self.config_path(), None).await.expect(200);
     }
 
     fn action_path(&self, id: CommandId) -> String {

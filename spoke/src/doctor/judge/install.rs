@@ -13,10 +13,11 @@ use super::{
 use crate::{
     doctor::{
         Finding, Level,
-        facts::{Facts, Lease, Server},
+        facts::{Facts, Lease, OwnersConfig, Server},
     },
     fence,
     healaction::HealAction,
+    ports::Lost,
     rights::Sheet,
 };
 
@@ -126,14 +127,23 @@ fn objects(facts: &Facts, all: &mut Vec<Finding>) {
         });
     }
     if let Some(there) = seen("config", &facts.config, all) {
+        let was_there = matches!(&facts.fence, Ok(Some(data)) if fence::says_seen(Some(data)));
         match there {
-            None => {
+            OwnersConfig::Missing if was_there => all.push(lost(Lost::ObjectUnread)),
+            OwnersConfig::Missing => {
                 let found = "is not there: nothing narrows what the hub's policy allows here".to_owned();
                 all.push(Finding::new(Level::Note, "config", CONFIG_MAP, found, "make one with a ceiling (docs/execution.md)"));
             }
-            Some(text) => config(facts, text, all),
+            OwnersConfig::NoKey => all.push(lost(Lost::KeyUnread)),
+            OwnersConfig::Text(text) => config(facts, text, all),
         }
     }
+}
+
+/// As a spoke says it that starts now; one that has read a text before goes by that.
+fn lost(lost: Lost) -> Finding {
+    let next = "write its key config.yaml; an empty document lifts the ceiling";
+    Finding::new(Level::Problem, "config", CONFIG_MAP, format!("a spoke that starts now says: {lost}"), next)
 }
 
 fn lease(lease: &Lease) -> Finding {

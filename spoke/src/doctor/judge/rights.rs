@@ -73,7 +73,7 @@ fn lacking(facts: &Facts, account: &Account, grant: Grant, all: &mut Vec<Finding
 /// Namespaces with GPU pods that a drain may not touch: it leaves them where they are, and the node is not drained.
 fn left_behind(facts: &Facts, account: &Account, narrow: &[&str], all: &mut Vec<Finding>) {
     let Ok(pods) = &facts.pods else { return };
-    let config: Option<Config> = facts.config.as_ref().ok().and_then(|text| parse(text.as_deref()?).ok());
+    let config: Option<Config> = facts.config.as_ref().ok().and_then(|config| parse(config.text()?).ok());
     let mut by_namespace: BTreeMap<&str, usize> = BTreeMap::new();
     for pod in pods {
         *by_namespace.entry(&pod.namespace).or_default() += 1;

@@ -6,7 +6,7 @@ use kube::CustomResourceExt as _;
 
 use super::*;
 use crate::{
-    doctor::facts::{Account, Action, Budget, Exporter, Lease, Mutator, Node, Pod, Server, Spoke, Webhook},
+    doctor::facts::{Account, Action, Budget, Exporter, Lease, Mutator, Node, OwnersConfig, Pod, Server, Spoke, Webhook},
     healaction::HealAction,
     rights::{Grant, RIGHTS, Sheet},
 };
@@ -27,7 +27,7 @@ fn well() -> Facts {
         policies: Ok(Sheet::Admission.objects(NAMESPACE)),
         lease: Ok(Some(Lease { holder: "a".to_owned(), age: Some(Duration::from_secs(1)), lasts: Duration::from_secs(15) })),
         fence: Ok(Some(BTreeMap::new())),
-        config: Ok(Some("ceiling: {nodesOut: 1}".to_owned())),
+        config: Ok(OwnersConfig::Text("ceiling: {nodesOut: 1}".to_owned())),
         nodes: Ok(vec![Node { name: "n1".to_owned(), gpus: 8, offered: 8, labelled: true, driver: "570.1".to_owned() }]),
         mutators: Ok(Vec::new()),
         exporters: Ok(vec![Exporter {
@@ -106,7 +106,7 @@ fn a_cluster_in_which_all_is_well_has_neither_problem_nor_warning() {
 #[test]
 fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
     type Spoil = fn(&mut Facts);
-    let spoilt: [(Spoil, &str, &str); 45] = [
+    let spoilt: [(Spoil, &str, &str); 47] = [
         (|f| server(f).number = (1, 21), "problem version", "upgrade"),
         (|f| server(f).number = (1, 29), "warning version", "RBAC alone guards"),
         (|f| server(f).clock_off = Some(Duration::from_secs(11)), "warning clock", "11 s apart"),
@@ -159,8 +159,17 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         (|f| lease(f).age = Some(Duration::from_secs(16)), "warning lease gpu-selfhealing-leader a held it last, 16 s ago", "logs"),
         (|f| f.fence = Ok(None), "problem fence", "deploy/spoke/observe.yaml"),
         (|f| f.fence = Ok(Some([("hubTerm".to_owned(), "x".to_owned())].into())), "problem fence", "hubTerm"),
-        (|f| f.config = Ok(Some("ceiling: {nodesOut: many}".to_owned())), "problem config", "ceiling.nodesOut"),
-        (|f| f.config = Ok(Some("ceiling: {stop: true}".to_owned())), "warning config", "nothing but releases"),
+        (|f| f.config = Ok(OwnersConfig::Text("ceiling: {nodesOut: many}".to_owned())), "problem config", "ceiling.nodesOut"),
+        (|f| f.config = Ok(OwnersConfig::Text("ceiling: {stop: true}".to_owned())), "warning config", "nothing but releases"),
+        (|f| f.config = Ok(OwnersConfig::NoKey), "problem config", "an empty document lifts"),
+        (
+            |f| {
+                f.config = Ok(OwnersConfig::Missing);
+                f.fence = Ok(Some([("ceilingSeen".to_owned(), "true".to_owned())].into()));
+            },
+            "problem config gpu-selfhealing-config a spoke that starts now says: ConfigMap gpu-selfhealing-config is gone",
+            "an empty document lifts",
+        ),
         (|f| node(f).offered = 7, "warning gpus  fewer GPUs are offered than there are: n1", "device plugin"),
         (|f| exporter(f).node = "n2".to_owned(), "problem exporter  1 of 1 nodes with GPUs have none: n1", "dcgm-exporter"),
         (
@@ -320,7 +329,7 @@ fn rights_in_some_namespaces_alone_are_no_problem_and_pods_elsewhere_are_told_of
     assert!(one.starts_with("warning rights ml 1 GPU pod whose eviction the account has no right to"), "{one}");
     assert!(one.contains("-> gpuheal-spoke rights heal --namespaces train,ml | kubectl apply -f -"), "{one}");
     // Its owner has said so in the ceiling, where a drain reads it too.
-    elsewhere.config = Ok(Some("ceiling: {namespaces: [train]}".to_owned()));
+    elsewhere.config = Ok(OwnersConfig::Text("ceiling: {namespaces: [train]}".to_owned()));
     assert_eq!(against(&elsewhere), Vec::<String>::new());
 }
 

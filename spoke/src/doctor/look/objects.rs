@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    super::facts::{self, Seen},
+    super::facts::{self, OwnersConfig, Seen},
     all, call, get,
 };
 use crate::{clock, healaction::HealAction, rights::Sheet};
@@ -78,10 +78,14 @@ pub(super) async fn fence(client: &Client, namespace: &str) -> Seen<Option<BTree
 }
 
 /// By a list of that one, as the spoke follows it: its account may not `get` it.
-pub(super) async fn config(client: &Client, namespace: &str) -> Seen<Option<String>> {
+pub(super) async fn config(client: &Client, namespace: &str) -> Seen<OwnersConfig> {
     let params = ListParams::default().fields(&format!("metadata.name={CONFIG_MAP}"));
-    let text = |map: ConfigMap| Some(map.data.unwrap_or_default().remove(CONFIG_KEY).unwrap_or_default());
-    Ok(all(&Api::<ConfigMap>::namespaced(client.clone(), namespace), params, text).await?.pop())
+    let text = |map: ConfigMap| {
+        let text = map.data.unwrap_or_default().remove(CONFIG_KEY);
+        Some(text.map_or(OwnersConfig::NoKey, OwnersConfig::Text))
+    };
+    let found = all(&Api::<ConfigMap>::namespaced(client.clone(), namespace), params, text).await?.pop();
+    Ok(found.unwrap_or(OwnersConfig::Missing))
 }
 
 fn json(object: &impl Serialize) -> Seen<Value> {

@@ -6,9 +6,10 @@ use gpuheal_proto::{
     command::{DeadlineOutcome, Step},
     link::v1::{CommandState, RefusalCode},
 };
-use gpuheal_spoke::ports::{LocalConfig, Standing};
+use gpuheal_spoke::ports::Standing;
 use serde_json::json;
 use testkube::settled;
+use tokio::time::Instant;
 
 use super::{blocked, held_drain};
 use crate::{
@@ -204,7 +205,7 @@ async fn the_clusters_stop_switch_ends_a_drain_that_a_budget_holds(w: World) {
     w.guarded_pod().await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let command = held_drain(&w, &spoke).await;
-    spoke.config.send_replace(LocalConfig { resource_version: "2".into(), yaml: "ceiling: {stop: true}".into() });
+    spoke.configured(&w, "ceiling: {stop: true}").await;
     let end = spoke.ended(command.id).await;
     assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::Stopped), "{}", end.reason);
     assert!(w.pod("guarded-1").await.is_some());

@@ -6,7 +6,7 @@ use gpuheal_proto::{
     command::Command,
     link::v1::{CommandState, RefusalCode},
 };
-use gpuheal_spoke::ports::{LocalConfig, Standing};
+use gpuheal_spoke::ports::Standing;
 use serde_json::{Value, json};
 use testkube::settled;
 use tokio::time::Instant;
@@ -64,7 +64,7 @@ async fn nobody_was_asked_for(w: &World, until: Instant) {
 async fn what_an_overloaded_api_server_holds_up_is_not_evicted_after_a_stop(w: World) {
     let mut spoke = Spoke::leading(&w, "a", "").await;
     let (command, until) = held_up(&w, &spoke).await;
-    spoke.config.send_replace(LocalConfig { resource_version: "2".into(), yaml: "ceiling: {stop: true}".into() });
+    spoke.configured(&w, "ceiling: {stop: true}").await;
     let end = spoke.ended(command.id).await;
     assert_eq!((end.state(), end.refusal()), (CommandState::Cancelled, RefusalCode::Stopped), "{}", end.reason);
     nobody_was_asked_for(&w, until).await;

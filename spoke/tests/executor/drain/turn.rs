@@ -1,7 +1,6 @@
 //! What changes between the plan of a drain and a pod's turn: the cluster's ceiling, the pod's own word, its storage.
 
 use gpuheal_proto::link::v1::{CommandState, CommandStatus};
-use gpuheal_spoke::ports::LocalConfig;
 use serde_json::{Value, json};
 
 use super::{blocked, held_drain, in_state};
@@ -19,11 +18,8 @@ testkube::claims![
     a_namespace_that_takes_its_word_on_storage_back_mid_drain_is_obeyed,
     a_volume_that_gets_stuck_mid_drain_keeps_its_pod,
     the_last_ready_replica_waits_for_another_to_be_ready,
+    a_pod_with_storage_that_a_budget_holds_does_not_have_all_attachments_listed_at_each_retry,
 ];
-
-fn config(yaml: &str) -> LocalConfig {
-    LocalConfig { resource_version: "2".into(), yaml: yaml.into() }
-}
 
 /// `guarded-1` may go now, and was left where it is all the same: how its drain ends.
 async fn guarded_stays(w: &World, mut spoke: Spoke, id: gpuheal_proto::ids::CommandId, why: &str) -> CommandStatus {
@@ -42,7 +38,7 @@ async fn a_namespace_that_the_ceiling_takes_away_mid_drain_is_left_alone(w: Worl
     w.guarded_pod().await;
     let spoke = Spoke::leading(&w, "a", "").await;
     let command = held_drain(&w, &spoke).await;
-    spoke.config.send_replace(config("ceiling: {namespaces: [other]}"));
+    spoke.configured(&w, "ceiling: {namespaces: [other]}").await;
     let why = format!("the cluster's ceiling does not allow namespace {}", w.ns);
     guarded_stays(&w, spoke, command.id, &why).await;
 }
@@ -80,7 +76,7 @@ async fn a_grace_that_the_ceiling_shortens_mid_drain_is_the_one_that_is_asked_fo
     let command = held_drain(&w, &spoke).await;
     let grace = || w.wire.evictions().last().unwrap().body["deleteOptions"]["gracePeriodSeconds"].clone();
     assert_eq!(grace(), 30);
-    spoke.config.send_replace(config("ceiling: {graceMax: 3s}"));
+    spoke.configured(&w, "ceiling: {graceMax: 3s}").await;
     w.free_budget().await;
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
@@ -142,4 +138,22 @@ async fn the_last_ready_replica_waits_for_another_to_be_ready(w: World) {
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     w.gone("db-1").await;
+}
+
+async fn a_pod_with_storage_that_a_budget_holds_does_not_have_all_attachments_listed_at_each_retry(w: World) {
+    w.allow_stateful_eviction().await;
+    w.budget("guarded", "guarded").await;
+    w.stateful_pod_with("db-0", "n1", json!({"metadata": {"labels": {"app": "guarded"}}})).await;
+    w.stateful_pod("db-1", "n2").await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
+    // After one, two and four seconds at most.
+    testkube::settled::is_true("it was asked for four times", || async { w.wire.evictions().len() >= 4 }).await;
+    let lists = w.wire.sent().iter().filter(|sent| sent.path.ends_with("/volumeattachments")).count();
+    // For the plan, when its turn came, and once more where this took longer than ten seconds.
+    assert!((2..=3).contains(&lists), "{lists} lists");
+    w.stateful_pod_with("db-2", "n3", json!({"metadata": {"labels": {"app": "guarded"}}})).await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
 }
