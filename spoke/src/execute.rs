@@ -14,6 +14,7 @@ mod hand;
 mod intake;
 mod mark;
 mod notify;
+mod patience;
 mod record;
 mod release;
 mod restart;
@@ -41,7 +42,7 @@ use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::{api::Kube, hand::HandLoop, record::Records, run::Ended, store::Actions};
+use self::{api::Kube, drain::Attachments, hand::HandLoop, record::Records, run::Ended, store::Actions};
 pub use self::{
     drain::{DRA_GROUP, DRA_VERSION},
     restart::RESTARTED_BY,
@@ -114,6 +115,7 @@ pub struct Deps {
 struct Ctx {
     deps: Deps,
     kube: Kube,
+    attachments: Attachments,
     events: Events,
     records: Records,
     actions: Arc<Actions>,
@@ -212,6 +214,7 @@ impl Hand {
         let reports = Reports::new(up);
         let records = Records::new(kube.clone(), deps.namespace.clone(), Arc::clone(&actions), reports.clone(), deps.nodes.clone());
         let ctx = Arc::new(Ctx {
+            attachments: Attachments::new(kube.clone()),
             events: Events::new(kube.clone(), deps.replica.to_string()),
             records,
             reports,

@@ -163,7 +163,8 @@ pub fn budget(app: &str, min_available: u32) -> Value {
     })
 }
 
-/// A pod with one GPU, bound to a node, that takes this long to end.
+/// A pod with one GPU, bound to a node, that takes this long to end. Its owner is of a group that no controller here knows: nobody makes
+/// another in its place, and a drain does not take it for one that would be gone for good.
 #[must_use]
 pub fn gpu_pod(name: &str, node: &str, exit_after: std::time::Duration) -> Value {
     let mut spec = pod_spec(1, 30);
@@ -175,6 +176,9 @@ pub fn gpu_pod(name: &str, node: &str, exit_after: std::time::Duration) -> Value
             "name": name,
             "namespace": JOBS,
             "labels": {"app": "job"},
+            "ownerReferences": [{
+                "apiVersion": "apps.kruise.io/v1beta1", "kind": "CloneSet", "name": "job", "uid": "uid-job", "controller": true,
+            }],
             "annotations": {"kubesim.gpu-selfhealing.io/exit-after-ms": exit_after.as_millis().to_string()},
         },
         "spec": spec,

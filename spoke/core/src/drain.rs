@@ -227,6 +227,13 @@ pub fn only_ready(pod: &PodFacts, ready_by_owner: &Ready) -> Option<String> {
     (!others).then(|| format!("the only ready replica of {} {}", owner.kind, owner.name))
 }
 
+/// Why a pod is left where it is that no controller makes anew: once evicted, it and its work are gone. Its own label may let it go.
+#[must_use]
+pub fn bare(pod: &PodFacts) -> Option<String> {
+    let may_go = pod.owner.is_some() || pod.label(LABEL_EVICT).is_some_and(|word| EVICT_WORDS.contains(&word));
+    (!may_go).then(|| format!("no controller makes it anew once it is evicted; label {LABEL_EVICT}: now lets it go all the same"))
+}
+
 /// Whether a pod asks to be let finish.
 #[must_use]
 pub fn after_completion(pod: &PodFacts) -> bool {

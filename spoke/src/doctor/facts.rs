@@ -220,7 +220,7 @@ pub struct Pod {
     pub controller: String,
     /// Its claims.
     pub claims: Vec<String>,
-    /// Volumes that go with it or stay behind: `emptyDir` on disk and `hostPath`, by name.
+    /// Volumes that go with it or stay behind: `emptyDir` on disk, `ephemeral` and `hostPath`, by name.
     pub scratch: Vec<String>,
     /// What its label `gpu-selfhealing.io/evict` says.
     pub evict: Option<String>,

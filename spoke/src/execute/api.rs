@@ -10,13 +10,19 @@ use std::{
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, client::Body, core::Status};
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use super::patience::Patience;
+use crate::chance::chance;
 
 /// Longest API call of the executor: half of the margin that a step asks of the Lease.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest patience that one answer of the server gets, whatever it asks for: a command's own deadlines are minutes away, and
-/// whoever is still overloaded then says so again.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Evictions and deletes of pods in flight at once, over all drains of a leader: those of four nodes, and a third of the 200 writes that an API
+/// server takes at once if it is not told otherwise. At 50 ms each they are 1,280 a second.
+pub const IN_FLIGHT_MAX: usize = 64;
 /// Largest answer to an eviction that is read: a Status is about 1 KiB.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
@@ -24,7 +30,8 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone)]
 pub struct Kube {
     client: Client,
-    patience: Arc<Mutex<Option<Instant>>>,
+    patience: Arc<Mutex<Option<Patience>>>,
+    slots: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Kube {
@@ -48,7 +55,7 @@ impl Kube {
     /// Wraps a client that does not retry by itself.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, patience: Arc::default() }
+        Self { client, patience: Arc::default(), slots: Arc::new(Semaphore::new(IN_FLIGHT_MAX)) }
     }
 
     /// The client, for typed calls inside [`Kube::call`].
@@ -71,7 +78,7 @@ impl Kube {
     /// # Errors
     /// What the server said, or that it said nothing.
     pub async fn call<T>(&self, verb: &'static str, call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Error> {
-        if let Some(until) = self.patience() {
+        if let Some(until) = self.patience_of(chance(0.0).to_bits()) {
             tokio::time::sleep_until(until).await;
         }
         self.send(verb, call).await
@@ -123,22 +130,37 @@ impl Kube {
         }
     }
 
-    /// Every call waits for so long, but no longer than [`PATIENCE_MAX`]: the server is overloaded.
+    /// Every call waits for so long, but not beyond a bound: the server is overloaded.
     pub fn slow(&self, wait: Duration) {
-        let until = Instant::now() + wait.min(PATIENCE_MAX);
         let mut patience = self.patience.lock().expect("no holder of this lock panics");
-        *patience = Some(patience.map_or(until, |old| old.max(until)));
+        *patience = Some(Patience::asked(*patience, wait, chance(0.0).to_bits(), Instant::now()));
     }
 
-    /// Until when the server wants to be left alone; nothing when it does not.
+    /// Until when this caller leaves the server alone, which wants to be; nothing when it does not. Not all come back at once.
     #[must_use]
-    pub fn patience(&self) -> Option<Instant> {
-        let until = *self.patience.lock().expect("no holder of this lock panics");
-        until.filter(|until| *until > Instant::now())
+    pub fn patience_of(&self, who: impl std::hash::Hash) -> Option<Instant> {
+        let asked = *self.patience.lock().expect("no holder of this lock panics");
+        asked.map(|asked| asked.of(who)).filter(|until| *until > Instant::now())
+    }
+
+    /// Room for one eviction more; nothing while all is taken.
+    #[must_use]
+    pub fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slots).try_acquire_owned().ok()
+    }
+
+    /// The same, waited for in turn.
+    pub async fn slot_in_turn(&self) -> OwnedSemaphorePermit {
+        match Arc::clone(&self.slots).acquire_owned().await {
+            Ok(slot) => slot,
+            // Nobody closes it.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     fn wanted(&self, verb: &'static str) -> Result<(), Error> {
-        self.patience().map_or(Ok(()), |_| Err(Error::Throttled { verb }))
+        let asked = *self.patience.lock().expect("no holder of this lock panics");
+        if asked.is_some_and(|asked| asked.until() > Instant::now()) { Err(Error::Throttled { verb }) } else { Ok(()) }
     }
 }
 
@@ -172,6 +194,14 @@ pub enum Error {
         /// What was tried.
         verb: &'static str,
     },
+    /// There is more than is read: what is not known of the rest counts as not read.
+    #[error("{verb}: more than {pages} pages of them")]
+    TooMany {
+        /// What was tried.
+        verb: &'static str,
+        /// How many were read.
+        pages: usize,
+    },
     /// The API server has asked for patience, so it was not sent.
     #[error("{verb}: not sent, the API server asks for patience")]
     Throttled {
@@ -189,7 +219,7 @@ impl Error {
                 kube::Error::Api(status) => Some(status.code),
                 _ => None,
             },
-            Self::Timeout { .. } | Self::Throttled { .. } => None,
+            Self::Timeout { .. } | Self::TooMany { .. } | Self::Throttled { .. } => None,
         }
     }
 
@@ -214,7 +244,7 @@ impl Error {
     /// Asking again may help: no answer, overload, or a server's own trouble.
     #[must_use]
     pub fn transient(&self) -> bool {
-        self.code().is_none_or(|code| code == 429 || code >= 500)
+        !matches!(self, Self::TooMany { .. }) && self.code().is_none_or(|code| code == 429 || code >= 500)
     }
 }
 
@@ -222,7 +252,53 @@ impl Error {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::*;
+    use super::{
+        super::patience::{PATIENCE_MAX, SPREAD_MAX},
+        *,
+    };
+
+    #[tokio::test]
+    async fn all_drains_together_have_so_many_evictions_in_flight_and_who_waits_has_its_turn() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let kube = Kube::new(Client::try_from(config).unwrap());
+        let drains: Vec<_> = (0..8).map(|_| kube.clone()).collect();
+        let mut taken: Vec<_> = drains.iter().flat_map(|drain| (0..16).map_while(|_| drain.slot())).collect();
+        assert_eq!(taken.len(), IN_FLIGHT_MAX);
+        let waiting = tokio::spawn(async move { drains[7].slot_in_turn().await });
+        tokio::task::yield_now().await;
+        drop(taken.pop());
+        assert!(waiting.await.is_ok() && kube.slot().is_some(), "it was given back");
+    }
+
+    #[tokio::test]
+    async fn many_drains_that_an_overload_held_up_come_back_one_after_the_other() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let sim = kubesim::KubeSim::start(kubesim::Config::default()).await.unwrap();
+        let kubeconfig = kube::config::Kubeconfig::from_yaml(&sim.kubeconfig_yaml()).unwrap();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+        let kube = Kube::new(Client::try_from(config).unwrap());
+        kube.call("warm up", Api::<Node>::all(kube.client()).get_opt("n")).await.unwrap();
+        let began = sim.recorder().mark();
+        let asked = Duration::from_secs(2);
+        kube.slow(asked);
+        let drain = |n: u32| {
+            let kube = kube.clone();
+            async move {
+                while let Some(until) = kube.patience_of(n) {
+                    tokio::time::sleep_until(until).await;
+                }
+                kube.effect("evict", Api::<Node>::all(kube.client()).get_opt("n")).await.unwrap();
+                Instant::now()
+            }
+        };
+        let back = futures::future::join_all((0..128).map(|n| tokio::spawn(drain(n)))).await;
+        assert_eq!(sim.recorder().requests_since(began).len(), back.len());
+        let first = back.iter().map(|at| *at.as_ref().unwrap()).min().unwrap();
+        let at_once = back.iter().filter(|at| *at.as_ref().unwrap() < first + asked / 10).count();
+        // A tenth of the time that they come back in, in which a tenth of them is to be expected.
+        assert!(at_once < 45, "{at_once} of {} in the first moment", back.len());
+    }
 
     #[tokio::test]
     async fn what_has_an_effect_is_not_sent_late_and_what_reads_waits_no_longer_than_a_minute() {
@@ -244,6 +320,6 @@ mod tests {
         kube.effect("patch node", call()).await.unwrap();
         assert_eq!(sent.load(Ordering::SeqCst), 3);
         kube.slow(Duration::from_secs(3600));
-        assert!(kube.patience().is_some_and(|until| until <= Instant::now() + PATIENCE_MAX));
+        assert!(kube.patience_of(1).is_some_and(|until| until <= Instant::now() + PATIENCE_MAX + SPREAD_MAX));
     }
 }

@@ -10,14 +10,17 @@ mod pods;
 mod scope;
 mod volumes;
 
+pub(super) use volumes::Attachments;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use gpuheal_proto::{
     chain::chain,
     command::{Command, DeadlineOutcome, Drain, Step},
 };
-use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Ready, Rules, only_ready, plan, stays};
+use gpuheal_spoke_core::drain::{Claims, Plan, PodFacts, Ready, Rules, bare, only_ready, plan, stays};
 use tokio::{
+    sync::OwnedSemaphorePermit,
     task::JoinSet,
     time::{Instant, sleep_until, timeout_at},
 };
@@ -83,8 +86,9 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
             spared: scope.spared(),
         },
     );
+    plan.hold_back(bare);
     hold_back(run, &mut plan);
-    volumes::hold_back(&run.ctx.kube, run.command.target.node.name.as_str(), &mut plan, &storage.volumes).await;
+    volumes::hold_back(&run.ctx.attachments, run.command.target.node.name.as_str(), &mut plan, &storage.volumes).await;
     let skipped: Vec<PodRecord> = plan.leftovers().map(jobs::skipped_record).collect();
     let mut jobs = Jobs::new(&plan, config.grace_max(drain.grace_max), Instant::now());
     jobs.recall(&earlier);
@@ -105,6 +109,9 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
         told_pods: BTreeSet::new(),
         other_devices: scope.into_other_devices(),
         kept: String::new(),
+        judged: BTreeSet::new(),
+        slot: None,
+        crowded: false,
         index,
     };
     for record in work.skipped.clone() {
@@ -120,7 +127,7 @@ pub(super) async fn drain(run: &mut Run<'_>, index: usize, drain: &Drain) -> Res
     run.status.steps[index].pods = work.records();
     work.tell_past_budgets(run);
     result?;
-    work.kept = volumes::kept(&run.ctx.kube, node.as_str(), &work.jobs.stuck_pods(), &storage.volumes).await;
+    work.kept = volumes::kept(&run.ctx.attachments, node.as_str(), &work.jobs.stuck_pods(), &storage.volumes).await;
     work.outcome()
 }
 
@@ -148,7 +155,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
     let scope = Scope::of(ctx, command, Claims::default(), &[]);
     let mut pods: Vec<_> = pods.iter().map(|pod| pod.facts()).collect();
     scope.tell(&mut pods, ctx.deps.nodes.gpus());
-    let plan = plan(
+    let mut plan = plan(
         pods,
         &Rules {
             drain,
@@ -162,6 +169,7 @@ pub(super) fn expected(ctx: &Ctx, command: &Command) -> Vec<PodRecord> {
             spared: scope.spared(),
         },
     );
+    plan.hold_back(bare);
     let stored = plan.leftovers().filter(|left| drain.include_stateful && !left.pod.claims.is_empty()).map(|left| &left.pod);
     let go = plan.planned().map(|planned| &planned.pod).chain(stored).map(jobs::planned_record);
     go.chain(spared(&plan)).take(EXPECTED_MAX).collect()
@@ -223,6 +231,12 @@ struct Work<'a> {
     other_devices: BTreeSet<String>,
     /// What to say of volumes that a dead node keeps.
     kept: String,
+    /// UIDs of those whose turn had come before.
+    judged: BTreeSet<String>,
+    /// Room for an eviction, for which this drain has waited in turn.
+    slot: Option<OwnedSemaphorePermit>,
+    /// There was none.
+    crowded: bool,
     /// Pods that went while somebody else was at work on this drain.
     gone_before: Vec<PodRecord>,
     index: usize,
@@ -238,11 +252,14 @@ impl Work<'_> {
                 break;
             }
             let listen = run.guard.unheard().map(|_| Instant::now() + LISTEN_EVERY);
-            let next = [self.jobs.next_due(), run.ctx.kube.patience(), listen].into_iter().flatten().min();
+            let next = [self.jobs.next_due(), run.ctx.kube.patience_of(run.command.id), listen].into_iter().flatten().min();
             let wake = next.unwrap_or(self.deadline).min(self.deadline);
             let wake = if self.jobs.dirty() { wake.min(run.progress_at()) } else { wake };
             tokio::select! {
                 Some(done) = self.calls.join_next() => self.answered(run, done),
+                slot = run.ctx.kube.slot_in_turn(), if self.crowded => {
+                    (self.slot, self.crowded) = (Some(slot), false);
+                }
                 event = events.next() => self.jobs.seen(event, Instant::now()),
                 () = run.guard.interrupted() => run.guard.pass().await?,
                 // Its kubelet may fall silent.
@@ -275,7 +292,11 @@ impl Work<'_> {
     /// the owner says stop, nobody is due: what happens meanwhile is seen.
     async fn launch(&mut self, run: &mut Run<'_>) -> Result<(), Halt> {
         for uid in self.jobs.due(Instant::now()) {
-            if self.calls.len() >= IN_FLIGHT_MAX || run.ctx.kube.patience().is_some() || run.guard.unheard().is_some() {
+            if self.calls.len() >= IN_FLIGHT_MAX
+                || run.ctx.kube.patience_of(run.command.id).is_some()
+                || run.guard.unheard().is_some()
+            {
+                self.slot = None;
                 return Ok(());
             }
             if let Some(why) = self.only_ready(run, &uid) {
@@ -283,6 +304,7 @@ impl Work<'_> {
                 continue;
             }
             let now = self.storage_now(run, &uid).await?;
+            self.judged.insert(uid.clone());
             run.guard.pass().await?;
             // From here on nothing is waited for.
             let unread = now.unread.as_ref().map(|why| (Hold::Storage, format!("its storage could not be read: {why}")));
@@ -290,11 +312,23 @@ impl Work<'_> {
                 self.waits(run, &uid, why);
             } else if let Some(why) = self.stays(run, &uid, &now) {
                 self.leave(run, &uid, &why);
-            } else if let Some(call) = self.jobs.launch(&uid) {
-                let kube = run.ctx.kube.clone();
-                self.calls.spawn(async move { (uid, evict::evict(&kube, &call).await) });
+            } else {
+                let Some(slot) = self.slot.take().or_else(|| run.ctx.kube.slot()) else {
+                    self.crowded = true;
+                    return Ok(());
+                };
+                if let Some(call) = self.jobs.launch(&uid) {
+                    let kube = run.ctx.kube.clone();
+                    self.calls.spawn(async move {
+                        let outcome = evict::evict(&kube, &call).await;
+                        drop(slot);
+                        (uid, outcome)
+                    });
+                }
             }
         }
+        // Who needs it now waits for it.
+        self.slot = None;
         Ok(())
     }
 
@@ -331,12 +365,13 @@ impl Work<'_> {
     async fn storage_now(&self, run: &Run<'_>, uid: &str) -> Result<StorageNow, Halt> {
         let Some(pod) = self.jobs.to_judge(uid).filter(|pod| !pod.claims.is_empty()) else { return Ok(StorageNow::default()) };
         let (kube, node) = (&run.ctx.kube, run.command.target.node.name.as_str());
+        let again = self.judged.contains(uid);
         loop {
             let ask = async {
                 let known =
                     look::storage(kube, std::slice::from_ref(pod), (self.drain, run.ctx.deps.nodes.gpus()), &self.other_devices)
                         .await;
-                let stuck = volumes::in_the_way(kube, node, pod, &known.volumes).await;
+                let stuck = volumes::in_the_way(&run.ctx.attachments, node, (pod, again), &known.volumes).await;
                 let unread = known.unread.clone().or_else(|| Some(chain(stuck.as_ref().err()?).to_string()));
                 StorageNow { known, stuck: stuck.ok().flatten(), unread }
             };
@@ -362,7 +397,7 @@ impl Work<'_> {
             other_devices: &self.other_devices,
             spared: &BTreeSet::new(),
         };
-        stays(pod, &rules).or_else(|| now.stuck.clone())
+        stays(pod, &rules).or_else(|| bare(pod)).or_else(|| now.stuck.clone())
     }
 
     /// Each kind once, also by whoever takes the drain up: an Event of that name is there already.

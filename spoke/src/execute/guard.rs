@@ -134,7 +134,7 @@ impl Guard<'_> {
                 tokio::time::sleep(MARGIN_RECHECK).await;
             } else if margin < STEP_MARGIN {
                 tokio::time::sleep(MARGIN_RECHECK).await;
-            } else if let Some(until) = self.ctx.kube.patience() {
+            } else if let Some(until) = self.ctx.kube.patience_of(self.command.id) {
                 tokio::select! {
                     () = tokio::time::sleep_until(until) => {}
                     () = self.interrupted() => {}

@@ -314,6 +314,7 @@ impl HandLoop {
     }
 
     fn collect(&mut self) {
+        self.ctx.attachments.forget_old();
         if self.ctx.reign().is_some() && self.ctx.actions.ready() {
             let ctx = Arc::clone(&self.ctx);
             let now = crate::verify::record_now(&ctx.deps.clock);

@@ -119,6 +119,9 @@ async fn it_names_what_a_drain_would_meet(w: World) {
     w.gpu_pod("both-1", "n2", json!({"metadata": {"labels": {"app": "both"}}})).await;
     w.gpu_pod("alone", "n3", json!({"metadata": {"ownerReferences": null}})).await;
     w.gpu_pod("scratch", "n3", json!({"spec": {"volumes": [{"name": "tmp", "emptyDir": {}}]}})).await;
+    let template = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let ephemeral = json!({"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}});
+    w.gpu_pod("spill", "n3", json!({"spec": {"volumes": [ephemeral]}})).await;
     w.gpu_pod("shm", "n3", json!({"spec": {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}})).await;
     w.stateful_pod("db-0", "n4").await;
     let args = ["--namespace", &*w.home, "-o", "json"];
@@ -129,9 +132,9 @@ async fn it_names_what_a_drain_would_meet(w: World) {
     said.is("problem", "budget", &about("guarded"), "lets no pod go, ever: 1 of 1 must be healthy");
     let twice = said.is("problem", "budget", &about("both-1"), "is under 2 budgets");
     assert!(twice["found"].as_str().unwrap().ends_with("one, two"), "{twice}");
-    said.is("warning", "pods", &w.ns, "1 GPU pod that no controller makes anew once evicted: alone");
-    let scratch = said.is("warning", "pods", &w.ns, "with data on the node's own disk");
-    assert!(scratch["found"].as_str().unwrap().ends_with(": scratch"), "{scratch}");
+    said.is("warning", "pods", &w.ns, "1 GPU pod that no controller makes anew, which a drain leaves where they are: alone");
+    let scratch = said.is("warning", "pods", &w.ns, "with data that is the pod's or the node's alone");
+    assert!(scratch["found"].as_str().unwrap().ends_with(": scratch, spill"), "{scratch}");
     let word = said.is("warning", "stateful", &w.ns, "1 GPU pod with storage, whose eviction the namespace has not allowed");
     assert!(
         word["next"]

@@ -3,6 +3,7 @@
 mod answers;
 mod course;
 mod deadline;
+mod left;
 pub(crate) mod one_gpu;
 mod patience;
 mod returns;
@@ -29,6 +30,7 @@ pub(crate) fn claims() -> Vec<Claim<World>> {
         one_gpu::claims(),
         returns::claims(),
         turn::claims(),
+        left::claims(),
     ]
     .concat()
 }

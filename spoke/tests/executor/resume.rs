@@ -15,7 +15,7 @@ use testkube::settled;
 
 use crate::{
     hub::{drain, mark, release, signed},
-    replica::Spoke,
+    replica::{Spoke, election},
     world::{World, marks},
 };
 
@@ -35,6 +35,7 @@ testkube::claims![
     an_intent_whose_time_is_over_is_ended_by_the_next_leader_and_never_begun,
     what_was_begun_is_finished_while_the_hub_is_away_and_told_when_it_is_back,
     a_leader_whose_lease_was_taken_mid_drain_asks_for_nothing_more,
+    an_api_server_that_is_away_for_longer_than_the_lease_mid_drain_costs_the_leader_and_no_pod_twice,
     a_patch_that_lands_after_all_was_done_and_released_changes_nothing,
 ];
 
@@ -372,4 +373,48 @@ async fn a_patch_that_lands_after_all_was_done_and_released_changes_nothing(w: W
         assert!(matches!(patch.code, Some(409 | 422)), "{patch:?}");
     }
     assert_eq!(marks(&w.node("n1").await), (false, 0, false));
+}
+
+/// For both replicas, and for longer than the Lease lasts: one pod is on its way out, the other held by its budget.
+async fn an_api_server_that_is_away_for_longer_than_the_lease_mid_drain_costs_the_leader_and_no_pod_twice(w: World) {
+    let hangs = json!({"metadata": {"annotations": {build::HANG: "true"}}, "spec": {"terminationGracePeriodSeconds": 600}});
+    w.gpu_pod("slow-1", "n1", hangs).await;
+    w.guarded_pod().await;
+    let leader = Spoke::leading(&w, "a", "").await;
+    let other = Spoke::start(&w, "b", "").await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    leader.send(signed(&command)).await;
+    settled::is_true("one goes and the other may not", || async {
+        let asked = w.wire.evictions();
+        let told = |pod: &str, code| asked.iter().any(|sent| sent.path.contains(pod) && sent.code == Some(code));
+        told("/slow-1/", 201) && told("/guarded-1/", 429)
+    })
+    .await;
+    let lease = election(&w, "a").duration;
+    w.wire.away(true);
+    let why = tokio::time::timeout(settled::BOUND, leader.elector.ended()).await.unwrap();
+    assert!(why.contains("was not renewed within"), "{why}");
+    // As the program does then.
+    leader.kill();
+    let asked = w.wire.evictions().len();
+    tokio::time::sleep(lease + Duration::from_secs(1)).await;
+    assert_eq!(other.elector.margin(), None, "who cannot see the Lease stands by");
+    w.wire.away(false);
+    let again = Spoke::start(&w, "c", "").await;
+    let taken = |sent: &&crate::wire::Sent| sent.replica != "a" && sent.path.contains("/guarded-1/");
+    settled::is_true("the drain is taken up", || async { w.wire.evictions()[asked..].iter().any(|sent| taken(&sent)) }).await;
+    w.free_budget().await;
+    w.delete_now("slow-1").await;
+    settled::is_true("it has ended", || async {
+        w.action(command.id).await.is_some_and(|action| action["status"]["state"] == "SUCCEEDED")
+    })
+    .await;
+    let mut accepted = BTreeMap::new();
+    for sent in w.wire.evictions().into_iter().filter(|sent| sent.code == Some(201)) {
+        *accepted.entry(sent.body["deleteOptions"]["preconditions"]["uid"].to_string()).or_insert(0) += 1;
+    }
+    assert_eq!(accepted.values().copied().collect::<Vec<i32>>(), [1, 1], "{accepted:?}");
+    let acted: std::collections::BTreeSet<_> = w.wire.evictions()[asked..].iter().map(|sent| sent.replica.clone()).collect();
+    assert_eq!(acted.len(), 1, "one of the two leads: {acted:?}");
+    drop((again, other));
 }

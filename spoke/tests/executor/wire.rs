@@ -63,6 +63,7 @@ pub(crate) struct Wire {
     stalled: watch::Sender<bool>,
     config_stalled: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
+    away: watch::Sender<bool>,
     /// Whose patches of nodes are held on their way.
     held: watch::Sender<Option<&'static str>>,
     /// Whose requests about the Lease are.
@@ -160,6 +161,11 @@ impl Wire {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// The API server cannot be reached by any replica, and what was open is cut; or it is there again.
+    pub(crate) fn away(&self, away: bool) {
+        self.away.send_replace(away);
+    }
+
     /// Watches of nodes fall silent and stay open.
     pub(crate) fn stall_nodes(&self) {
         self.stalled.send_replace(true);
@@ -197,6 +203,9 @@ impl Wire {
     }
 
     async fn pass(self: Arc<Self>, replica: String, client: Client, request: Request<Body>) -> Result<Answer, Failure> {
+        if *self.away.borrow() {
+            return Err("connection refused on purpose".into());
+        }
         let (mut parts, body) = request.into_parts();
         parts.uri = self.narrowed(parts.uri);
         if parts.method == http::Method::GET && self.fails(&parts.uri) {
@@ -254,7 +263,9 @@ impl Wire {
 
     /// The body of an answer; that of a watch as it comes while watches are spoilt.
     fn body(&self, watched: Option<&str>, body: Body) -> UnsyncBoxBody<Bytes, Failure> {
-        let frames = BodyStream::new(body).map(|frame| frame.map_err(Failure::from));
+        let mut away = self.away.subscribe();
+        let gone = async move { away.wait_for(|away| *away).await.is_ok() };
+        let frames = BodyStream::new(body).map(|frame| frame.map_err(Failure::from)).take_until(gone);
         match watched {
             Some("/api/v1/nodes") => StreamBody::new(stalling(&self.stalled, frames)).boxed_unsync(),
             Some(path) if path.ends_with("/configmaps") => StreamBody::new(stalling(&self.config_stalled, frames)).boxed_unsync(),

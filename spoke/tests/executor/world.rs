@@ -398,6 +398,12 @@ impl World {
         .await;
     }
 
+    /// As a person does it who mends what two budgets block.
+    pub(crate) async fn remove_budget(&self, name: &str) {
+        let path = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{name}", self.ns);
+        raw::delete(&self.admin, &path, None).await.expect(200);
+    }
+
     /// The pod `guarded-1` on `n1`, which its budget lets nobody evict, and which the budget has counted.
     pub(crate) async fn guarded_pod(&self) -> Value {
         self.budget("guarded", "guarded").await;

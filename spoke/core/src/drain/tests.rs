@@ -305,3 +305,19 @@ proptest! {
         prop_assert!(wait >= asked.unwrap_or_default());
     }
 }
+
+#[test]
+fn a_pod_that_nobody_makes_anew_goes_by_its_own_word_alone() {
+    let alone = |word: Option<&str>| {
+        pod("alone", &json!({"metadata": {"ownerReferences": null, "labels": {"gpu-selfhealing.io/evict": word}}}))
+    };
+    assert_eq!(bare(&plain("made")), None);
+    // An owner that does not control it makes none.
+    let owned = pod("owned", &json!({"metadata": {"ownerReferences": [{"kind": "Notebook", "name": "n", "uid": "o2"}]}}));
+    for pod in [alone(None), alone(Some("soon")), owned] {
+        assert!(bare(&pod).is_some_and(|why| why.contains("evict: now")), "{}", pod.name);
+    }
+    for word in ["now", "after-completion"] {
+        assert_eq!(bare(&alone(Some(word))), None, "{word}");
+    }
+}

@@ -205,8 +205,8 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         ),
         (
             |f| one(f).controller.clear(),
-            "warning pods ml 1 GPU pod that no controller makes anew once evicted: web-1",
-            "evict: never",
+            "warning pods ml 1 GPU pod that no controller makes anew, which a drain leaves where they are: web-1",
+            "evict: now",
         ),
         (
             |f| one(f).evict = Some("nver".to_owned()),
@@ -215,7 +215,7 @@ fn each_thing_that_is_wrong_is_told_once_with_what_to_do() {
         ),
         (
             |f| one(f).scratch.push("tmp".to_owned()),
-            "warning pods ml 1 GPU pod with data on the node's own disk",
+            "warning pods ml 1 GPU pod with data that is the pod's or the node's alone",
             "after-completion",
         ),
         (

@@ -85,14 +85,14 @@ fn pods(known: &[Pod], all: &mut Vec<Finding>) {
     };
     tell(
         Level::Warning,
-        &|pod| pod.controller.is_empty(),
-        "that no controller makes anew once evicted",
-        "give them a controller, or the label gpu-selfhealing.io/evict: never",
+        &|pod| pod.controller.is_empty() && pod.evict.is_none(),
+        "that no controller makes anew, which a drain leaves where they are",
+        "give them a controller, or let them go: gpu-selfhealing.io/evict: now",
     );
     tell(
         Level::Warning,
         &|pod| !pod.scratch.is_empty(),
-        "with data on the node's own disk (emptyDir, hostPath), which an eviction loses or leaves behind",
+        "with data that is the pod's or the node's alone (emptyDir, ephemeral, hostPath), which an eviction loses or leaves behind",
         "keep checkpoints elsewhere, or let them finish: gpu-selfhealing.io/evict: after-completion",
     );
     tell(

@@ -100,7 +100,7 @@ fn gpu_pod(pod: Pod, gpus: &GpuResources) -> Option<facts::Pod> {
     for volume in pod.spec.and_then(|spec| spec.volumes).into_iter().flatten() {
         // Shared memory is no data that anybody would miss.
         let on_disk = volume.empty_dir.is_some_and(|dir| dir.medium.as_deref() != Some("Memory"));
-        if on_disk || volume.host_path.is_some() {
+        if on_disk || volume.host_path.is_some() || volume.ephemeral.is_some() {
             scratch.push(volume.name);
         }
         claims.extend(volume.persistent_volume_claim.map(|claim| claim.claim_name));

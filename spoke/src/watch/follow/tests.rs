@@ -1,7 +1,7 @@
 //! A watch against a simulated API server.
 
 use kube::config::Kubeconfig;
-use kubesim::{Config, KubeSim, build};
+use kubesim::{Config, Fault, KubeSim, Then, When, build};
 
 use super::*;
 use crate::watch::{NodeSeen, heard::NODES, tables};
@@ -93,6 +93,33 @@ async fn a_watch_that_stalls_grows_old_and_a_watch_that_is_cut_goes_on() {
     watched.until_heard().await;
     watched.sim.store().create(build::gpu_node("n3", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
     watched.until(|watched| watched.nodes.nodes().len() == 3).await;
+}
+
+/// Told by an ERROR in the stream, or as the status of its answer.
+#[tokio::test]
+async fn a_watch_whose_version_was_compacted_away_lists_all_anew_and_misses_nothing() {
+    for refused in [false, true] {
+        let watched = watched(Duration::from_secs(10), Duration::from_secs(600)).await;
+        let lists = || {
+            let all = watched.sim.recorder().requests();
+            all.iter().filter(|seen| seen.verb == "list" && seen.resource == "nodes").count()
+        };
+        let before = lists();
+        if refused {
+            watched.sim.faults().add(Fault::once(When::verb("watch", "nodes"), Then::WatchGone));
+        }
+        let stall = watched.sim.faults().stall_watches("nodes");
+        watched.sim.store().delete_now("nodes", "", "n1").unwrap();
+        watched.sim.store().create(build::gpu_node("n3", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
+        watched.sim.store().compact();
+        watched.sim.faults().drop_watches("nodes");
+        watched.sim.faults().remove(stall);
+        watched.until(|watched| watched.nodes.node("n1").is_none() && watched.nodes.node("n3").is_some()).await;
+        assert!(watched.touched.take().contains("n1"));
+        assert!(lists() > before, "the changes themselves are gone");
+        watched.sim.store().create(build::gpu_node("n4", 8, "NVIDIA-H100-80GB-HBM3")).unwrap();
+        watched.until(|watched| watched.nodes.node("n4").is_some()).await;
+    }
 }
 
 #[tokio::test]

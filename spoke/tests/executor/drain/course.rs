@@ -29,6 +29,7 @@ testkube::claims![
     a_pod_under_two_budgets_waits_for_a_person_who_is_told_which_and_others_go_on,
     an_overloaded_api_server_is_given_its_time_and_the_pod_goes_all_the_same,
     a_watch_that_is_cut_mid_drain_is_opened_again_and_what_went_meanwhile_is_seen,
+    a_store_that_was_compacted_mid_drain_is_listed_anew_and_what_went_meanwhile_is_seen,
     a_drain_stops_as_soon_as_the_fault_is_gone,
     the_clusters_stop_switch_ends_a_drain_that_a_budget_holds,
     a_person_who_takes_the_mark_away_is_obeyed,
@@ -162,12 +163,22 @@ async fn a_pod_under_two_budgets_waits_for_a_person_who_is_told_which_and_others
     w.gpu_pod("twice-1", "n1", json!({"metadata": {"labels": {"app": "twice"}}})).await;
     w.gpu_pod("web-1", "n1", json!({})).await;
     let mut spoke = Spoke::leading(&w, "a", "").await;
-    spoke.send(signed(&w.command("n1", 1, vec![mark(), drain()]).await)).await;
+    let command = w.command("n1", 1, vec![mark(), drain()]).await;
+    spoke.send(signed(&command)).await;
     let running = spoke.told("that it is blocked", |status| blocked(status, "twice-1").is_some()).await;
     let reason = blocked(&running, "twice-1").unwrap();
     assert!(reason.contains("(first, second)"), "{reason}");
     w.gone("web-1").await;
     assert!(w.pod("twice-1").await.is_some());
+    w.remove_budget("second").await;
+    let mended = Instant::now();
+    // The other lets nobody go: its one pod is all that it has.
+    w.gpu_pod("twice-2", "n2", json!({"metadata": {"labels": {"app": "twice"}}})).await;
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    // It is asked for again every 30 s; then it has its grace, and a second after a budget that has not counted the other yet.
+    assert!(mended.elapsed() < Duration::from_secs(45), "{:?}", mended.elapsed());
+    w.gone("twice-1").await;
 }
 
 async fn an_overloaded_api_server_is_given_its_time_and_the_pod_goes_all_the_same(w: World) {
@@ -189,6 +200,29 @@ async fn a_watch_that_is_cut_mid_drain_is_opened_again_and_what_went_meanwhile_i
     let end = spoke.ended(command.id).await;
     assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
     assert!(end.reason.contains("1 of 1 pods gone"), "{}", end.reason);
+}
+
+/// Only kubesim forgets on demand: there the watch is asked for from a version that is gone, and answered 410.
+async fn a_store_that_was_compacted_mid_drain_is_listed_anew_and_what_went_meanwhile_is_seen(w: World) {
+    let Some(sim) = w.cluster.as_sim() else { return };
+    w.guarded_pod().await;
+    let mut spoke = Spoke::leading(&w, "a", "").await;
+    let command = held_drain(&w, &spoke).await;
+    let of_node = format!("spec.nodeName%3D{}", w.name("n1"));
+    let lists = || {
+        let all = sim.recorder().requests();
+        all.iter().filter(|seen| seen.verb == "list" && seen.path.contains(&of_node)).count()
+    };
+    let before = lists();
+    let stall = sim.faults().stall_watches("pods");
+    w.delete_now("guarded-1").await;
+    sim.store().compact();
+    sim.faults().drop_watches("pods");
+    sim.faults().remove(stall);
+    let end = spoke.ended(command.id).await;
+    assert_eq!(end.state(), CommandState::Succeeded, "{}", end.reason);
+    assert!(end.reason.contains("1 of 1 pods gone"), "{}", end.reason);
+    assert!(lists() > before, "by a list: the event itself is gone");
 }
 
 async fn a_drain_stops_as_soon_as_the_fault_is_gone(w: World) {
