@@ -9,6 +9,7 @@
 
 mod name;
 mod record;
+mod shown;
 mod standing;
 
 use gpuheal_proto::{
@@ -25,6 +26,7 @@ pub use self::record::{
     begun, bounded, called_off_reason, called_off_spec, cursor, envelope_bytes, foreign_spec, highest, is_final, may_have_begun,
     new_spec, reign, seq, set_complete, state, state_refused, status_of, undo_of, unshown,
 };
+pub use self::shown::set_blocked;
 pub use self::standing::{await_release, counted, marked_node, may_go, released, standing_marks, standing_undo};
 
 /// The envelope as base64: four letters for three bytes.
@@ -45,7 +47,7 @@ const VALUE_MAX: usize = 1024;
 const UNDO_MAX: usize = 16;
 /// Pods of one step: a node has 16 GPUs of seven slices.
 pub(crate) const PODS_MAX: usize = 512;
-/// Conditions, of which there is one.
+/// Conditions, of which there are two.
 const CONDITIONS_MAX: usize = 8;
 /// What is counted in 32 bits here, and may grow by one. No bound of a number is ever reached: they are there since the API server takes 64
 /// bits for any, and a record that does not fit our own would keep all of them from being read.
@@ -64,12 +66,13 @@ const COUNT_MAX: u32 = i32::MAX.unsigned_abs();
     status = "HealActionStatus",
     derive = "Default",
     derive = "PartialEq",
-    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
-    printcolumn = r#"{"name":"Action","type":"string","jsonPath":".spec.action"}"#,
-    printcolumn = r#"{"name":"Fault","type":"string","jsonPath":".spec.fault"}"#,
-    printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.state"}"#,
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.shownNode"}"#,
+    printcolumn = r#"{"name":"What","type":"string","jsonPath":".spec.shownWhat"}"#,
+    printcolumn = r#"{"name":"State","type":"string","jsonPath":".status.shownState"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"Command","type":"string","jsonPath":".spec.commandId","priority":1}"#,
+    printcolumn = r#"{"name":"Machine","type":"string","jsonPath":".spec.node","priority":1}"#,
+    printcolumn = r#"{"name":"Fault","type":"string","jsonPath":".spec.fault","priority":1}"#,
     printcolumn = r#"{"name":"Level","type":"string","jsonPath":".spec.level","priority":1}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".spec.reason","priority":1}"#
 )]
@@ -115,6 +118,14 @@ pub struct HealActionSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = WORD_MAX))]
     pub fault: String,
+    /// The node's name as a narrow table shows it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
+    pub shown_node: String,
+    /// Action and fault as a narrow table shows them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
+    pub shown_what: String,
     /// Why, with numbers.
     #[serde(default)]
     #[schemars(length(max = TEXT_MAX))]
@@ -222,6 +233,10 @@ pub struct HealActionStatus {
     #[serde(default)]
     #[schemars(extend("enum" = ["", "RECEIVED", "STARTED", "SUCCEEDED", "FAILED", "UNKNOWN", "REFUSED", "CANCELLED"]))]
     pub state: String,
+    /// The same as a table shows it: BLOCKED while it is STARTED and held.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = WORD_MAX))]
+    pub shown_state: String,
     /// The replica at work on it.
     #[serde(default)]
     #[schemars(length(max = NAME_MAX))]
@@ -254,7 +269,7 @@ pub struct HealActionStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = UNDO_MAX))]
     pub undo: Vec<UndoEntry>,
-    /// `Complete`, once nothing more will happen to it.
+    /// `Complete`, once nothing more will happen to it; `Blocked`, once a drain was held: by which pod, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = CONDITIONS_MAX))]
     pub conditions: Vec<Condition>,
@@ -337,7 +352,7 @@ pub struct Condition {
     /// True, False or Unknown.
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
-    /// One word: Succeeded, or Ended when it ended otherwise.
+    /// One word: of Complete Succeeded, or Ended when it ended otherwise; of Blocked PodsHeld or NothingHeld.
     #[serde(default)]
     #[schemars(length(max = WORD_MAX))]
     pub reason: String,

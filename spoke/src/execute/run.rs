@@ -318,6 +318,7 @@ impl Run<'_> {
             return Ok(());
         }
         self.started();
+        healaction::set_blocked(&mut self.status, record_now(&self.ctx.deps.clock));
         self.save().await?;
         dies_at!("execute.progress-written");
         Ok(())
@@ -384,7 +385,9 @@ impl Run<'_> {
         };
         self.status.state = state.to_string();
         self.status.outcome.clone_from(&reason);
-        healaction::set_complete(&mut self.status, record_now(&self.ctx.deps.clock));
+        let now = record_now(&self.ctx.deps.clock);
+        healaction::set_blocked(&mut self.status, now);
+        healaction::set_complete(&mut self.status, now);
         self.count(state);
         dies_at!("execute.before-outcome");
         if let Err(Halt::Lost(why)) = self.save().await {

@@ -15,10 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{
     Condition, HealAction, HealActionSpec, HealActionStatus, POD_TEXT_MAX, PODS_MAX, TEXT_MAX, Tombstone, UndoEntry, WORD_MAX,
-    name_of, standing_marks,
+    name_of, shown, standing_marks,
 };
 
-/// A column of a narrow terminal.
+/// A column of a table.
 const FAULT_BYTES_MAX: usize = 24;
 
 /// The spec of an intent or tombstone for this command.
@@ -29,16 +29,19 @@ pub fn new_spec(command: &Command, envelope: &[u8], holder: &str, lease_transiti
         (None, Some(uuid)) => uuid.to_string(),
         (None, None) => String::new(),
     });
+    let (action, fault) = (command.action().to_string(), short_fault(&command.reason).unwrap_or_default());
     HealActionSpec {
         command_id: command.id.to_string(),
         envelope: base64::engine::general_purpose::STANDARD.encode(envelope),
         node: command.target.node.name.to_string(),
         node_uid: command.target.node.uid.to_string(),
         gpu: gpu.unwrap_or_default(),
-        action: command.action().to_string(),
+        shown_node: shown::node(command.target.node.name.as_str()),
+        shown_what: shown::what(&action, &fault),
+        action,
         incident: command.incident.to_string(),
         level: clip(&command.level, WORD_MAX).to_owned(),
-        fault: short_fault(&command.reason).unwrap_or_default(),
+        fault,
         reason: clip(&command.reason, TEXT_MAX).to_owned(),
         plan_revision: command.plan_rev,
         command_seq: command.cmd_seq,
@@ -224,11 +227,12 @@ pub fn set_complete(status: &mut HealActionStatus, now: Timestamp) {
     set_condition(status, "Complete", true, reason, &message, now);
 }
 
-/// The status with every text and list cut to what the schema takes: one that is too long would never be written.
+/// The status with every text and list cut to what the schema takes: one that is too long would never be written. And as a table shows it.
 #[must_use]
 pub fn bounded(mut status: HealActionStatus) -> HealActionStatus {
     let cut = |text: &mut String, max| text.truncate(clip(text, max).len());
     cut(&mut status.outcome, TEXT_MAX);
+    status.shown_state = shown::state(&status);
     for step in &mut status.steps {
         cut(&mut step.message, TEXT_MAX);
         step.pods.truncate(PODS_MAX);
@@ -239,7 +243,7 @@ pub fn bounded(mut status: HealActionStatus) -> HealActionStatus {
 }
 
 /// Sets a condition; its transition time moves only when its status does.
-fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
+pub(super) fn set_condition(status: &mut HealActionStatus, type_: &str, value: bool, reason: &str, message: &str, now: Timestamp) {
     let word = if value { "True" } else { "False" };
     let since = status.conditions.iter().find(|c| c.type_ == type_ && c.status == word).map(|c| c.last_transition_time.clone());
     status.conditions.retain(|condition| condition.type_ != type_);

@@ -16,14 +16,14 @@ fn the_crd_in_deploy_is_the_one_that_the_code_defines() {
 #[test]
 fn the_crd_has_the_columns_and_the_status_subresource_that_people_use() {
     let yaml = crd_yaml();
-    for want in ["healactions.gpu-selfhealing.io", "status: {}", ".spec.node", ".status.state", ".metadata.creationTimestamp"] {
+    for want in ["healactions.gpu-selfhealing.io", "status: {}", ".spec.node", ".status.shownState", ".metadata.creationTimestamp"]
+    {
         assert!(yaml.contains(want), "{want} is not in\n{yaml}");
     }
 }
 
-/// NAME has 26 columns, and each gap is 3: with `release`, `xid 79` and `SUCCEEDED` that leaves 17 of 80 for the node's name and the age.
 #[test]
-fn what_a_narrow_terminal_shows_is_node_action_fault_state_and_age() {
+fn what_a_narrow_terminal_shows_is_node_action_with_fault_state_and_age() {
     use kube::CustomResourceExt as _;
     let version = HealAction::crd().spec.versions.remove(0);
     let columns = version.additional_printer_columns.unwrap();
@@ -31,8 +31,8 @@ fn what_a_narrow_terminal_shows_is_node_action_fault_state_and_age() {
         let wanted = columns.iter().filter(|column| (column.priority.unwrap_or(0) > 0) == wide);
         wanted.map(|column| column.name.as_str()).collect::<Vec<_>>()
     };
-    assert_eq!(shown(false), ["Node", "Action", "Fault", "State", "Age"]);
-    assert_eq!(shown(true), ["Command", "Level", "Reason"]);
+    assert_eq!(shown(false), ["Node", "What", "State", "Age"]);
+    assert_eq!(shown(true), ["Command", "Machine", "Fault", "Level", "Reason"]);
 }
 
 #[test]

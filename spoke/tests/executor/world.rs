@@ -506,6 +506,11 @@ impl World {
         raw::post(&self.admin, &actions(&self.home), action).await
     }
 
+    /// As whoever works on it writes it.
+    pub(crate) async fn write_action_status(&self, id: CommandId, status: &Value) {
+        self.merge(&format!("{}/status", self.action_path(id)), &json!({"status": status})).await;
+    }
+
     pub(crate) async fn forget_status(&self, id: CommandId) {
         self.merge(&format!("{}/status", self.action_path(id)), &json!({"status": null})).await;
     }

@@ -175,16 +175,20 @@ async fn printer_columns_are_served_as_a_table(w: World) {
     w.cluster.apply_crd(&w.client, &definition()).await;
     let mut body = action("c-1");
     body["spec"] = json!({
-        "node": "gpu-1", "fault": "xid 79", "level": "P0", "action": "evict", "reason": "off the bus", "commandId": "019ad0ff"
+        "node": "gpu-1", "fault": "xid 79", "level": "P0", "action": "evict", "reason": "off the bus", "commandId": "019ad0ff",
+        "shownNode": "gpu-1", "shownWhat": "evict xid 79"
     });
     raw::post(&w.client, &w.apis(GROUP, "healactions"), &body).await.expect(201);
-    w.merge_patch(&path(&w, "c-1/status"), json!({ "status": { "state": "STARTED" } })).await.expect(200);
+    w.merge_patch(&path(&w, "c-1/status"), json!({ "status": { "state": "STARTED", "shownState": "BLOCKED" } })).await.expect(200);
     let table = crate::kubectl::table(&w, &w.apis(GROUP, "healactions")).await;
-    assert_eq!(crate::kubectl::columns(&table), ["Name", "Node", "Action", "Fault", "State", "Age", "Command", "Level", "Reason"]);
+    assert_eq!(
+        crate::kubectl::columns(&table),
+        ["Name", "Node", "What", "State", "Age", "Command", "Machine", "Fault", "Level", "Reason"]
+    );
     let cells = table["rows"][0]["cells"].as_array().cloned().unwrap_or_default();
-    assert_eq!(cells[..5], [json!("c-1"), json!("gpu-1"), json!("evict"), json!("xid 79"), json!("STARTED")]);
-    assert!(cells[5].as_str().is_some_and(|age| age.ends_with(['s', 'm'])), "{cells:?}");
-    assert_eq!(cells[6..], [json!("019ad0ff"), json!("P0"), json!("off the bus")]);
+    assert_eq!(cells[..4], [json!("c-1"), json!("gpu-1"), json!("evict xid 79"), json!("BLOCKED")]);
+    assert!(cells[4].as_str().is_some_and(|age| age.ends_with(['s', 'm'])), "{cells:?}");
+    assert_eq!(cells[5..], [json!("019ad0ff"), json!("gpu-1"), json!("xid 79"), json!("P0"), json!("off the bus")]);
 }
 
 async fn a_watch_sees_changes_of_the_status(w: World) {
