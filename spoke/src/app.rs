@@ -56,11 +56,10 @@ fn examine(args: &Doctor) -> ExitCode {
     let told = runtime.and_then(|runtime| {
         let report = runtime.block_on(doctor::run(args))?;
         print!("{}", report.text(args.output)?);
-        Ok(report.problems == 0)
+        Ok(report.exit_status())
     });
     match told {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("error: {}", chain(&*error));
             ExitCode::FAILURE

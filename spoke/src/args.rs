@@ -45,7 +45,8 @@ pub enum Command {
     /// Print what the spoke's account needs in a cluster, or must not do there, as YAML for `kubectl apply -f -`.
     Rights(Rights),
     /// Look for what stands in the way of a spoke in this cluster, before it is installed and after. Changes nothing. Exit
-    /// status 0: no problem, 1: problems, or nobody to ask, 2: wrong usage.
+    /// status 0: no problem, and all that guards the cluster was seen, 1: problems, or nobody to ask, 2: wrong usage, 3: no problem was
+    /// found, and rights, admission policies or the owner's ceiling could not be looked at.
     Doctor(Box<Doctor>),
 }
 

@@ -76,6 +76,8 @@ pub struct Report {
     pub problems: usize,
     /// Findings that are warnings.
     pub warnings: usize,
+    /// Checks of what guards the cluster that could not be looked at: nobody may go by a report without them.
+    pub unguarded: Vec<&'static str>,
     /// Each of them.
     pub findings: Vec<Finding>,
 }
@@ -91,7 +93,19 @@ impl Report {
             mode: facts.mode.name(),
             problems: count(Level::Problem),
             warnings: count(Level::Warning),
+            unguarded: unguarded(&findings),
             findings,
+        }
+    }
+
+    /// What the program ends with: 0 when there is no problem and all that guards was seen, 1 for problems, 3 where none was found and
+    /// something that guards could not be looked at. 2 is wrong usage.
+    #[must_use]
+    pub const fn exit_status(&self) -> u8 {
+        match (self.problems, self.unguarded.is_empty()) {
+            (0, true) => 0,
+            (0, false) => 3,
+            _ => 1,
         }
     }
 
@@ -104,10 +118,39 @@ impl Report {
     }
 }
 
+/// What holds a spoke to what it may do: its rights, the policies that pin it to its own fields, the owner's ceiling.
+const GUARDS: [&str; 3] = ["rights", "admission", "config"];
+
+fn unguarded(findings: &[Finding]) -> Vec<&'static str> {
+    let unseen = |guard: &&str| findings.iter().any(|finding| finding.check == *guard && finding.level == Level::Unseen);
+    GUARDS.into_iter().filter(unseen).collect()
+}
+
 /// Looks and judges.
 ///
 /// # Errors
 /// Where there is no client to ask with.
 pub async fn run(doctor: &args::Doctor) -> anyhow::Result<Report> {
     Ok(Report::new(&look(doctor).await?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_could_not_see_a_guard_does_not_say_that_all_is_well() {
+        let status = |findings: &[(Level, &'static str)]| {
+            let findings: Vec<_> =
+                findings.iter().map(|(level, check)| Finding::new(*level, check, "", String::new(), "")).collect();
+            let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
+            let unguarded = unguarded(&findings);
+            Report { version: "", namespace: String::new(), mode: "mark", problems, warnings: 0, unguarded, findings }.exit_status()
+        };
+        assert_eq!(status(&[(Level::Ok, "admission"), (Level::Warning, "lease"), (Level::Unseen, "budget")]), 0);
+        for guard in GUARDS {
+            assert_eq!(status(&[(Level::Unseen, guard)]), 3, "{guard}");
+        }
+        assert_eq!(status(&[(Level::Unseen, "admission"), (Level::Problem, "crd")]), 1);
+    }
 }

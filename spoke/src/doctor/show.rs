@@ -29,6 +29,9 @@ fn table(report: &Report) -> String {
     let plural = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
     let (problems, warnings) = (plural(report.problems, "problem"), plural(report.warnings, "warning"));
     let _ = writeln!(text, "\n{problems}, {warnings}, for mode {} in namespace {}", report.mode, report.namespace);
+    if !report.unguarded.is_empty() {
+        let _ = writeln!(text, "what guards the cluster could not all be looked at: {}", report.unguarded.join(", "));
+    }
     text
 }
 

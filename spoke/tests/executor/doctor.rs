@@ -166,6 +166,7 @@ async fn the_spokes_own_account_may_ask_and_what_it_may_not_see_is_told(w: World
     assert_eq!(heal.is("problem", "rights", "", "lacks 9 of 9 rights for heal")["next"], next("heal"));
     assert!(heal.finding("rights", "", "lacks 1 of 1 rights for notify").is_some(), "{}", heal.text);
     assert!(heal.finding("rights", "", "for observe").is_none(), "{}", heal.text);
+    assert_eq!(heal.report["unguarded"], json!(["admission"]), "{}", heal.text);
     for check in ["crd", "admission", "budget"] {
         heal.is("unseen", check, "", "is forbidden");
     }
