@@ -147,6 +147,21 @@ fn an_incident_closes_when_its_release_is_done() {
     assert_eq!(decision.settle.len(), 1);
 }
 
+/// Nothing else would ask for that judgement: it was told before, and stands.
+#[test]
+fn a_fault_that_came_while_an_incident_was_ended_is_judged_at_once() {
+    let mut story = quarantined(vec![clear(xid79(), -1000)]);
+    story.incident.as_mut().unwrap().state = IncidentState::Releasing;
+    story.commands.push(command(Action::Release, &["release"], CommandState::Succeeded));
+    assert_eq!(decide(&story, &policy(Mode::Heal), now()).recheck_at, None);
+    story.faults.push(fault(FaultClass::Xid, "48", Witness::KernelLine, Onset::Edge));
+    let decision = decide(&story, &policy(Mode::Heal), now());
+    assert_eq!((state(&decision), decision.recheck_at), (IncidentState::Released, Some(now())));
+    let last = story.faults.pop().unwrap();
+    story.faults.push(clear(last, -5));
+    assert_eq!(decide(&story, &policy(Mode::Heal), now()).recheck_at, None, "what is clear again asks for nothing");
+}
+
 #[test]
 fn a_node_that_was_marked_anew_after_a_release_of_the_same_incident_is_not_marked_again_and_again() {
     let mut story = quarantined(vec![xid79()]);
