@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use gpuheal_hub_core::{decide::VerdictOutcome, incident::IncidentState};
-use gpuheal_proto::{fault::FaultClass, ids::NodeUid, time::Timestamp, words::Mode};
+use gpuheal_proto::{
+    fault::FaultClass,
+    ids::NodeUid,
+    time::Timestamp,
+    words::{Action, Mode},
+};
 
 use super::World;
 use crate::{
@@ -43,14 +48,15 @@ impl World {
         }
     }
 
-    /// 5. Nothing is left undone that could be done: by what was known, nothing was to be commanded or opened two minutes ago.
+    /// 5. Nothing is left undone that could be done: by what is known no incident was to be opened two minutes ago, and nobody released.
     fn what_is_due_is_done(&mut self, at: usize, now: Timestamp) {
         let cluster = &self.clusters[at];
         for body in cluster.bodies.values() {
             let Ok(uid) = NodeUid::parse(&body.uid) else { continue };
             let Some((_, decision)) = self.db.judgement(&cluster.id, &uid, now.before(DUE)) else { continue };
             let opens = decision.incident.as_ref().is_some_and(|change| change.opens);
-            if opens || !decision.commands.is_empty() {
+            let releases = decision.commands.iter().any(|command| command.action == Action::Release);
+            if opens || releases {
                 let actions: Vec<_> = decision.commands.iter().map(|command| command.action.as_str()).collect();
                 let why = format!("{}/{}: {} for {}", cluster.id, body.name, actions.join(", "), decision.reasons.join("; "));
                 return self.oracle.breaks("what is due is done", now, why);
