@@ -6,8 +6,8 @@ use gpuheal_hub_core::{
     snapshot::EvidenceState,
 };
 use gpuheal_proto::{
-    fault::{Fault, Onset},
-    ids::{ClusterId, FaultKey, NodeUid},
+    fault::{Fault, GpuRef, NodeRef, Onset},
+    ids::{ClusterId, FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
     time::Timestamp,
     words::Level,
 };
@@ -35,6 +35,21 @@ pub const fn evidence_word(state: EvidenceState) -> &'static str {
 #[must_use]
 pub fn evidence_of(word: &str) -> Option<EvidenceState> {
     [EvidenceState::Seen, EvidenceState::Clear, EvidenceState::Stale].into_iter().find(|state| evidence_word(*state) == word)
+}
+
+/// A stored fault's GPU; nothing where nobody said which.
+pub(super) fn gpu_of(slot: &str, uuid: &str, model: String) -> Result<Option<GpuRef>, Error> {
+    let some = |text| Some(text).filter(|text: &&str| !text.is_empty());
+    let slot = some(slot).map(|text| read("faults.gpu_slot", text, |text| GpuSlot::parse(text).ok())).transpose()?;
+    let uuid = some(uuid).map(|text| read("faults.gpu_uuid", text, |text| GpuUuid::parse(text).ok())).transpose()?;
+    let told = slot.is_some() || uuid.is_some() || !model.is_empty();
+    Ok(told.then_some(GpuRef { slot, uuid, model }))
+}
+
+/// A stored fault's node.
+pub(super) fn node_of(uid: NodeUid, name: &str, boot_id: String) -> Result<NodeRef, Error> {
+    let name = read("faults.node_name", name, |text| NodeName::parse(text).ok())?;
+    Ok(NodeRef { name, uid, boot_id })
 }
 
 #[derive(sqlx::FromRow)]

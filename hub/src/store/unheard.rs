@@ -8,14 +8,15 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use gpuheal_hub_core::admit::Witnesses;
 use gpuheal_proto::{
-    fault::{Asked, Fault, FaultClass, GpuRef, NodeRef, Onset, Witness},
-    ids::{FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
+    fault::{Asked, Fault, FaultClass, Onset, Witness},
+    ids::{FaultKey, NodeUid},
 };
 use sqlx::{FromRow, PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
     Error, Labelled as _,
+    fault::{gpu_of, node_of},
     leading::{self, Leading, of_mine},
     moment::from_db,
     read,
@@ -101,17 +102,11 @@ struct UntoldRow {
 impl UntoldRow {
     fn asked(self) -> Result<(String, Asked), Error> {
         let witnesses: std::collections::BTreeSet<Witness> = self.witnesses.0.values().map(|seen| seen.kind).collect();
-        let slot = (!self.gpu_slot.is_empty()).then(|| read("faults.gpu_slot", &self.gpu_slot, |text| GpuSlot::parse(text).ok()));
-        let uuid = (!self.gpu_uuid.is_empty()).then(|| read("faults.gpu_uuid", &self.gpu_uuid, |text| GpuUuid::parse(text).ok()));
-        let gpu = GpuRef { slot: slot.transpose()?, uuid: uuid.transpose()?, model: self.gpu_model };
+        let uid = read("faults.node_uid", &self.node_uid, |text| NodeUid::parse(text).ok())?;
         let fault = Fault {
             key: read("faults.fault_key", &hex::encode(&self.fault_key), |text| FaultKey::parse(text).ok())?,
-            node: NodeRef {
-                name: read("faults.node_name", &self.node_name, |text| NodeName::parse(text).ok())?,
-                uid: read("faults.node_uid", &self.node_uid, |text| NodeUid::parse(text).ok())?,
-                boot_id: self.boot_id,
-            },
-            gpu: (gpu.is_placed() || !gpu.model.is_empty()).then_some(gpu),
+            node: node_of(uid, &self.node_name, self.boot_id)?,
+            gpu: gpu_of(&self.gpu_slot, &self.gpu_uuid, self.gpu_model)?,
             class: read("faults.class", &self.class, FaultClass::parse)?,
             code: self.code,
             onset: Onset::Standing,

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use gpuheal_proto::time::Timestamp;
+use gpuheal_proto::{fault::FaultClass, time::Timestamp};
 
 /// So long heat must last before it is a fault, and a page more.
 const HOT_LASTS: Duration = Duration::from_secs(95);
@@ -25,6 +25,18 @@ pub enum Ill {
 
 /// All of them.
 pub const ILLS: [Ill; 3] = [Ill::RowRemap, Ill::Hot, Ill::Xid];
+
+impl Ill {
+    /// The class of the faults by which it shows.
+    #[must_use]
+    pub const fn class(self) -> FaultClass {
+        match self {
+            Self::RowRemap => FaultClass::RowRemap,
+            Self::Hot => FaultClass::Thermal,
+            Self::Xid => FaultClass::Xid,
+        }
+    }
+}
 
 /// One machine.
 #[derive(Clone, Debug)]

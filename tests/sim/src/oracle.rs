@@ -13,13 +13,12 @@ use std::{
 
 use gpuheal_proto::{
     command::{CommandState, Times},
-    fault::FaultClass,
     ids::{ClusterId, CommandId, FaultKey, IncidentId},
     time::Timestamp,
     words::Action,
 };
 
-use crate::{api::Api, body::Ill};
+use crate::api::Api;
 pub use effect::Acting;
 use restore::Restored;
 
@@ -104,13 +103,4 @@ impl Oracle {
 /// UIDs of nodes with a mark of ours.
 fn marked(api: &Api) -> impl Iterator<Item = &str> {
     api.nodes.values().filter(|node| node.facts.marked()).map(|node| node.facts.uid.as_str())
-}
-
-/// Whether an illness shows as a fault of that class.
-fn shows(ill: Ill, class: FaultClass) -> bool {
-    match ill {
-        Ill::RowRemap => class == FaultClass::RowRemap,
-        Ill::Hot => class == FaultClass::Thermal,
-        Ill::Xid => class == FaultClass::Xid,
-    }
 }

@@ -8,14 +8,20 @@ use gpuheal_hub_core::{
 use gpuheal_proto::{
     command::{CommandState, Refusal, Step, Undo},
     fault::{FaultClass, GpuRef, NodeRef},
-    ids::{CommandId, FaultKey, GpuSlot, GpuUuid, NodeName, NodeUid},
+    ids::{CommandId, FaultKey, NodeUid},
     words::{Action, Level},
 };
 use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
 use uuid::Uuid;
 
 use super::Labels;
-use crate::store::{Error, fault::evidence_of, moment::from_db, natural, read, report::StepReport};
+use crate::store::{
+    Error,
+    fault::{evidence_of, gpu_of, node_of},
+    moment::from_db,
+    natural, read,
+    report::StepReport,
+};
 
 #[derive(Debug, FromRow)]
 pub(super) struct ClusterRow {
@@ -118,20 +124,8 @@ pub(super) struct FaultRow {
 
 impl FaultRow {
     pub(super) fn node_ref(&self, uid: &NodeUid) -> Result<NodeRef, Error> {
-        let name = read("faults.node_name", &self.node_name, |text| NodeName::parse(text).ok())?;
-        Ok(NodeRef { name, uid: uid.clone(), boot_id: self.boot_id.clone() })
+        node_of(uid.clone(), &self.node_name, self.boot_id.clone())
     }
-
-    fn gpu(&self) -> Result<Option<GpuRef>, Error> {
-        let slot = some(&self.gpu_slot).map(|text| read("faults.gpu_slot", text, |text| GpuSlot::parse(text).ok())).transpose()?;
-        let uuid = some(&self.gpu_uuid).map(|text| read("faults.gpu_uuid", text, |text| GpuUuid::parse(text).ok())).transpose()?;
-        let told = slot.is_some() || uuid.is_some() || !self.gpu_model.is_empty();
-        Ok(told.then(|| GpuRef { slot, uuid, model: self.gpu_model.clone() }))
-    }
-}
-
-fn some(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
 }
 
 impl TryFrom<FaultRow> for KnownFault {
@@ -140,7 +134,7 @@ impl TryFrom<FaultRow> for KnownFault {
         let settled = row.settled_level.as_deref().map(|level| read("faults.settled_level", level, Level::parse)).transpose()?;
         Ok(Self {
             key: read("faults.fault_key", &hex::encode(&row.fault_key), |text| FaultKey::parse(text).ok())?,
-            gpu: row.gpu()?,
+            gpu: gpu_of(&row.gpu_slot, &row.gpu_uuid, row.gpu_model)?,
             class: read("faults.class", &row.class, FaultClass::parse)?,
             code: row.code,
             episode: u32::try_from(row.episode).unwrap_or(0),

@@ -51,11 +51,12 @@ impl Held {
     pub fn read_clock(&mut self, wall: Timestamp, boot: Duration) -> i64 {
         let first = self.clock.last.is_none();
         let by = self.clock.read(wall, boot);
-        for part in self.nodes.values_mut() {
-            if first && part.met_at > wall {
-                part.of_unknown_age(wall);
-            }
-            part.set_clock(self.clock.set_ms);
+        // Read for each page and node object: only a reading that changes something looks at all the parts.
+        if first {
+            self.nodes.values_mut().filter(|part| part.met_at > wall).for_each(|part| part.of_unknown_age(wall));
+        }
+        if by != 0 {
+            self.nodes.values_mut().for_each(|part| part.set_clock(self.clock.set_ms));
         }
         by
     }

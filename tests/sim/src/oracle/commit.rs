@@ -6,7 +6,7 @@ use gpuheal_hub::audit::Kind;
 use gpuheal_hub_core::{incident::IncidentState, snapshot::EvidenceState};
 use gpuheal_proto::{ids::ClusterId, time::Timestamp, words::Action};
 
-use super::{Issued, Oracle, SIGHT, shows};
+use super::{Issued, Oracle, SIGHT};
 use crate::{
     body::{self, Body, Ill},
     memory::{Cluster, Command, Memory},
@@ -86,7 +86,7 @@ impl Oracle {
                 let Some(fault) = cluster.faults.get(key).and_then(|episodes| episodes.last()) else { continue };
                 let slot = fault.known.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string);
                 let shown =
-                    |(gpu, ill, _): &&(u8, Ill, Timestamp)| Some(body::slot(*gpu)) == slot && shows(*ill, fault.known.class);
+                    |(gpu, ill, _): &&(u8, Ill, Timestamp)| Some(body::slot(*gpu)) == slot && ill.class() == fault.known.class;
                 let Some((body, (_, ill, since))) = body.and_then(|body| body.ills.iter().find(shown).map(|ill| (body, ill)))
                 else {
                     continue;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use gpuheal_hub_core::{decide::VerdictOutcome, incident::IncidentState};
 use gpuheal_proto::{
-    fault::FaultClass,
     ids::NodeUid,
     time::Timestamp,
     words::{Action, Mode},
@@ -122,7 +121,7 @@ impl World {
             let of_ill = |fault: &Fault| {
                 let slot = fault.known.gpu.as_ref().and_then(|gpu| gpu.slot.as_ref()).map(ToString::to_string);
                 fault.node().uid.as_str() == body.uid
-                    && fault.known.class == class(ill)
+                    && fault.known.class == ill.class()
                     && slot.is_none_or(|slot| slot == body::slot(gpu))
             };
             let mut latest = rows.faults.values().filter_map(|episodes| episodes.last()).filter(|fault| of_ill(fault));
@@ -189,7 +188,7 @@ impl World {
         let mut unknown = Vec::new();
         for body in cluster.bodies.values() {
             for (gpu, ill, _) in &body.ills {
-                let shown = |fault: &Fault| fault.node().uid.as_str() == body.uid && fault.known.class == class(*ill);
+                let shown = |fault: &Fault| fault.node().uid.as_str() == body.uid && fault.known.class == ill.class();
                 let known = rows.faults.values().flatten().any(shown);
                 if !known {
                     unknown.push(format!("{:?} of GPU {gpu} of {}/{}", ill, cluster.id, body.name));
@@ -199,14 +198,5 @@ impl World {
         if let Some(first) = unknown.first() {
             self.oracle.breaks("what stands is known", now, first.clone());
         }
-    }
-}
-
-/// The class of the faults by which an illness shows.
-const fn class(ill: Ill) -> FaultClass {
-    match ill {
-        Ill::RowRemap => FaultClass::RowRemap,
-        Ill::Hot => FaultClass::Thermal,
-        Ill::Xid => FaultClass::Xid,
     }
 }
